@@ -1,0 +1,84 @@
+#!/usr/bin/env node
+/** argv -> command; nothing else. The only place that ends the process. */
+import type { Command, Io } from "./config/command.ts";
+import { helpText } from "./config/command.ts";
+import { parseArguments } from "./config/options.ts";
+import { UserError, usageError } from "./util/errors.ts";
+import { packageVersion } from "./util/paths.ts";
+import { nearest } from "./util/suggest.ts";
+import { verbs } from "./commands/verbs.ts";
+
+function overview(): string {
+  const width = Math.max(...Object.keys(verbs).map((name) => name.length)) + 2;
+  return [
+    "foretoken: gives a GGUF model a multi-token-prediction draft head, and finds out honestly whether it pays",
+    "",
+    "usage: foretoken <verb> [flags]     foretoken <verb> --help shows the flags of a verb",
+    "",
+    ...Object.entries(verbs).map(([name, verb]) => `  ${name.padEnd(width)}${verb.summary}`),
+  ].join("\n");
+}
+
+/** Runs one command line and returns the exit code: 0 done, 1 failed, 2 wrong usage. */
+export async function main(argv: readonly string[]): Promise<number> {
+  const [name, ...rest] = argv;
+  if (name === undefined || name === "--help" || name === "-h" || name === "help") {
+    console.log(overview());
+    return name === undefined ? 2 : 0;
+  }
+  if (name === "--version" || name === "version") {
+    console.log(packageVersion);
+    return 0;
+  }
+  const verb = verbs[name];
+  if (verb === undefined) {
+    const hint = nearest(name, Object.keys(verbs));
+    throw usageError(`unknown verb "${name}"${hint === undefined ? "; foretoken --help lists the verbs" : `; did you mean ${hint}?`}`);
+  }
+  if (rest.includes("--version")) {
+    console.log(packageVersion);
+    return 0;
+  }
+  const json = rest.includes("--json");
+  const quiet = rest.includes("--quiet");
+  const command: Command = await verb.load();
+  const { options, help } = parseArguments(
+    command.options,
+    rest.filter((a) => a !== "--json" && a !== "--quiet"),
+    command.positionals,
+  );
+  if (help) {
+    console.log(helpText(command));
+    return 0;
+  }
+  const io: Io = {
+    out: (text) => void process.stdout.write(`${text}\n`),
+    note: (text) => void (quiet || process.stderr.write(`${text}\n`)),
+    json,
+    signal: signalOnInterrupt(),
+  };
+  return (await command.run(options, io)) ?? 0;
+}
+
+function signalOnInterrupt(): AbortSignal {
+  const controller = new AbortController();
+  const stop = (signal: NodeJS.Signals): void => {
+    if (controller.signal.aborted) process.exit(signal === "SIGINT" ? 130 : 143);
+    controller.abort(new UserError(`stopped by ${signal}`));
+  };
+  process.on("SIGINT", stop).on("SIGTERM", stop);
+  return controller.signal;
+}
+
+process.stdout.on("error", (error: NodeJS.ErrnoException) => {
+  if (error.code === "EPIPE") process.exit(0);
+});
+
+main(process.argv.slice(2)).then(
+  (code) => process.exit(code),
+  (error: unknown) => {
+    if (error instanceof UserError) process.stderr.write(`foretoken: ${error.message}\n`);
+    else process.stderr.write(`foretoken: a bug: ${error instanceof Error ? error.stack : String(error)}\n`);
+    process.exit(error instanceof UserError ? error.exitCode : 1);
+  },
+);

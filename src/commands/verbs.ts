@@ -1,0 +1,16 @@
+/** The verbs, in the order a model goes through them. Each is loaded only when it runs. */
+import type { Command } from "../config/command.ts";
+
+export interface Verb {
+  readonly summary: string;
+  load(): Promise<Command>;
+}
+
+const verb = (summary: string, load: () => Promise<{ command: unknown }>): Verb => ({
+  summary,
+  load: async () => (await load()).command as Command,
+});
+
+export const verbs: Readonly<Record<string, Verb>> = {
+  doctor: verb("what this machine can run, and what to install for more", () => import("./doctor.ts")),
+};
