@@ -139,7 +139,7 @@ export function parseArguments<S extends OptionSchema>(
   for (const flag of flags) {
     const value = flag.env === undefined ? undefined : process.env[flag.env];
     if (raw[flag.key] === undefined && value !== undefined && value !== "")
-      raw[flag.key] = flag.kind === "number" ? parseNumber(`$${flag.env}`, value) : flag.kind === "boolean" ? parseBoolean(`$${flag.env}`, value) : value;
+      raw[flag.key] = flag.isArray ? [value] : flag.kind === "number" ? parseNumber(`$${flag.env}`, value) : flag.kind === "boolean" ? parseBoolean(`$${flag.env}`, value) : value;
   }
   return { options: checkOptions(schema, raw, positionals), help: false };
 }
