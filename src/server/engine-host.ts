@@ -1,0 +1,144 @@
+/**
+ * The child side of the process border: owns an EngineLoop, feeds it messages, sends back one message a step.
+ *
+ * A step is synchronous and may last long (a prefill), so the loop returns to the event loop after each one:
+ * submits and cancels that arrived in the meantime take effect at the next step.
+ */
+import type { EngineLoop, EventSink } from "../engine/loop.ts";
+import { UserError, errorMessage } from "../util/errors.ts";
+import { EXIT_LOST, type FromEngine, type ToEngine } from "./engine-protocol.ts";
+
+const SNAPSHOT_INTERVAL_MS = 100;
+const HEARTBEAT_INTERVAL_MS = 500;
+
+export interface HostHooks {
+  /** Give this to the engine as its sink. */
+  readonly sink: EventSink;
+  /** Load progress, 0 to 1. May be called from inside a native call. */
+  readonly progress: (fraction: number, what: string) => void;
+}
+
+/** Makes the engine from the options that the parent sent. Throws UserError when that cannot work. */
+export type EngineFactory = (options: unknown, hooks: HostHooks) => EngineLoop | Promise<EngineLoop>;
+
+/**
+ * Runs an engine in this process, which must have been forked by `startEngineProcess`. Returns at once; the process
+ * ends when the parent says so or goes away.
+ */
+export function hostEngine(create: EngineFactory): void {
+  if (process.send === undefined) throw new UserError("the engine process is started by `foretoken serve`, not by hand");
+  // A terminal sends Ctrl-C to the whole group, a service manager SIGTERM: the parent drains, then closes us.
+  process.on("SIGINT", () => {}).on("SIGTERM", () => {});
+  process.on("disconnect", () => process.exit(0));
+  const host = new EngineHost(create);
+  process.on("message", (message: ToEngine) => host.receive(message));
+}
+
+/** Sends to the parent; a parent that is gone is noticed through "disconnect". */
+function send(message: FromEngine, then?: () => void): void {
+  if (!process.connected) return;
+  process.send?.(message, undefined, undefined, () => then?.());
+}
+
+class EngineHost {
+  readonly #create: EngineFactory;
+  #loop: EngineLoop | undefined;
+  #isStepping = false;
+  #lastSnapshotMs = 0;
+
+  constructor(create: EngineFactory) {
+    this.#create = create;
+  }
+
+  receive(message: ToEngine): void {
+    switch (message.kind) {
+      case "start":
+        void this.#start(message.options);
+        return;
+      case "submit":
+        this.#submit(message.request);
+        return;
+      case "cancel":
+        this.#loop?.cancel(message.id);
+        this.#wake();
+        return;
+      case "check":
+        this.#check(message.id);
+        return;
+      case "close":
+        this.#loop?.close();
+        process.exit(0);
+        break;
+      default:
+        message satisfies never;
+    }
+  }
+
+  async #start(options: unknown): Promise<void> {
+    try {
+      const loop = await this.#create(options, {
+        sink: (events) => {
+          if (events.length > 0) send({ kind: "events", events });
+        },
+        progress: (fraction, what) => send({ kind: "progress", fraction, what }),
+      });
+      this.#loop = loop;
+      send({ kind: "ready", info: loop.info, snapshot: loop.snapshot() });
+      setInterval(() => send({ kind: "alive" }), HEARTBEAT_INTERVAL_MS);
+    } catch (error) {
+      const isUserError = error instanceof UserError;
+      const message = isUserError ? error.message : ((error instanceof Error ? error.stack : undefined) ?? String(error));
+      send({ kind: "failed", message, isUserError, exitCode: isUserError ? error.exitCode : 1 }, () => process.exit(1));
+    }
+  }
+
+  #submit(request: Extract<ToEngine, { kind: "submit" }>["request"]): void {
+    if (this.#loop?.submit(request) === false) send({ kind: "events", events: [refusal(request.id, request.prompt.length)] });
+    this.#wake();
+  }
+
+  #wake(): void {
+    if (this.#isStepping || this.#loop === undefined) return;
+    this.#isStepping = true;
+    setImmediate(() => this.#turn(this.#loop as EngineLoop));
+  }
+
+  #turn(loop: EngineLoop): void {
+    let hasMore: boolean;
+    try {
+      hasMore = loop.step();
+    } catch (error) {
+      send({ kind: "lost", message: errorMessage(error) }, () => process.exit(EXIT_LOST));
+      return;
+    }
+    const nowMs = performance.now();
+    if (!hasMore || nowMs - this.#lastSnapshotMs >= SNAPSHOT_INTERVAL_MS) {
+      this.#lastSnapshotMs = nowMs;
+      send({ kind: "snapshot", snapshot: loop.snapshot() });
+    }
+    if (hasMore) setImmediate(() => this.#turn(loop));
+    else this.#isStepping = false;
+  }
+
+  #check(id: number): void {
+    let problem: string | undefined;
+    try {
+      this.#loop?.checkIntegrity();
+    } catch (error) {
+      problem = errorMessage(error);
+    }
+    send({ kind: "checked", id, problem });
+  }
+}
+
+function refusal(id: number, nPrompt: number): Extract<FromEngine, { kind: "events" }>["events"][number] {
+  return {
+    kind: "finish",
+    id,
+    reason: "error",
+    message: "the engine's queue is full",
+    usage: { nPrompt, nCached: 0, nOutput: 0 },
+    draft: { nDrafts: 0, nDrafted: 0, nAccepted: 0, acceptedAt: [], reachedAt: [] },
+    timings: { queueMs: 0, prefillMs: 0, decodeMs: 0 },
+  };
+}
