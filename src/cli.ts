@@ -21,7 +21,7 @@ function overview(): string {
 
 /** Runs one command line and returns the exit code: 0 done, 1 failed, 2 wrong usage. */
 export async function main(argv: readonly string[]): Promise<number> {
-  const [name, ...rest] = argv;
+  const { name, rest } = splitVerb(argv);
   if (name === undefined || name === "--help" || name === "-h" || name === "help") {
     console.log(overview());
     return name === undefined ? 2 : 0;
@@ -58,6 +58,15 @@ export async function main(argv: readonly string[]): Promise<number> {
     signal: signalOnInterrupt(),
   };
   return (await command.run(options, io)) ?? 0;
+}
+
+/** The longest run of leading words that names a verb: "bench", "bench sweep", "probe determinism capture". */
+function splitVerb(argv: readonly string[]): { name: string | undefined; rest: readonly string[] } {
+  for (let n = 3; n > 1; n--) {
+    const name = argv.slice(0, n).join(" ");
+    if (argv.length >= n && name in verbs) return { name, rest: argv.slice(n) };
+  }
+  return { name: argv[0], rest: argv.slice(1) };
 }
 
 function signalOnInterrupt(): AbortSignal {

@@ -13,4 +13,5 @@ const verb = (summary: string, load: () => Promise<{ command: unknown }>): Verb 
 
 export const verbs: Readonly<Record<string, Verb>> = {
   doctor: verb("what this machine can run, and what to install for more", () => import("./doctor.ts")),
+  bench: verb("load-test any OpenAI-compatible server: throughput, latencies, draft acceptance", () => import("./bench.ts")),
 };
