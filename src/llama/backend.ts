@@ -1,0 +1,187 @@
+/**
+ * Backend on libllama: one target context and a draft context for each head, with all that is costly to change fixed
+ * here. A head in the target's file shares its model; a head in a file of its own is a model of its own.
+ */
+import type { Backend, BackendDescription, SlotSampling } from "../engine/backend.ts";
+import { UserError } from "../util/errors.ts";
+import type { LlamaContext } from "./context.ts";
+import { createContext, type CacheType, type ContextOptions, type FlashAttention } from "./create-context.ts";
+import { checkHead, checkTarget, readModelFacts } from "./head-check.ts";
+import { loadLlama } from "./library.ts";
+import { loadModel, type Model, type ModelOptions } from "./model.ts";
+import type { Pointer } from "./structs.ts";
+import { chooseThreads } from "./threads.ts";
+import { Vocab } from "./vocab.ts";
+
+export interface BackendOptions {
+  readonly modelPath: string;
+  /** Files of draft heads; one drafts every position, several draft one position each. */
+  readonly headPaths?: readonly string[];
+  /** Without `headPaths`: draft with the head inside the model file. */
+  readonly useHead?: boolean;
+  /** Sequences that serve requests: ids 0 to nSlots - 1. */
+  readonly nSlots: number;
+  /** Cells over all slots, as llama-server's --ctx-size; 0: the model's training length for each slot, at most 4096. */
+  readonly ctxSize?: number;
+  readonly batchSize?: number;
+  readonly ubatchSize?: number;
+  /** 0 chooses a safe number for this machine now. */
+  readonly threads?: number;
+  readonly threadsBatch?: number;
+  readonly gpuLayers?: number;
+  /** "auto", "cpu" or "none", or device names. */
+  readonly device?: string;
+  readonly flashAttn?: FlashAttention;
+  readonly cacheTypeK?: CacheType;
+  readonly cacheTypeV?: CacheType;
+  /** One pool of cells for all sequences; off, each sequence has its own and rows of sequences do not mix in attention. */
+  readonly kvUnified?: boolean;
+  /** Most draft tokens a step. Fixes the rollback snapshots and output rows of the target. */
+  readonly nMax?: number;
+  /** How slots are sampled; `nHostSlots` more sequences after them keep all logits. */
+  readonly targetSampling?: SlotSampling;
+  readonly nHostSlots?: number;
+  /** Of every draft sequence. */
+  readonly draftSampling?: SlotSampling;
+  /** More sequences of the draft contexts, after the target's, for padding rows. */
+  readonly nScratchSeq?: number;
+  /** Output rows of one sequence in a decode, when more than nMax + 1 are wanted (capture, scoring). */
+  readonly nOutputsPerSeq?: number;
+  readonly graphReuse?: boolean;
+  /** Repacked CPU weights; off for rows that are bitwise equal at every batch width. */
+  readonly useExtraBuffers?: boolean;
+  readonly llamaDir?: string | undefined;
+  readonly onProgress?: (ratio: number) => boolean;
+  /** ggml eval callback of every context; see forward-counter.ts. */
+  readonly evalCallback?: Pointer;
+}
+
+export interface LlamaBackend extends Backend, Disposable {
+  readonly target: LlamaContext;
+  readonly heads: readonly LlamaContext[];
+  readonly vocab: Vocab;
+}
+
+/** Draft contexts are one forward for ragged rows only when their KV cache is one pool. */
+const SCRATCH_CELLS = 256;
+const roundUp = (n: number, step: number): number => Math.ceil(n / step) * step;
+
+/**
+ * Loads the files and makes the contexts.
+ * @throws {UserError} for files that do not fit together (checked before libllama sees them), a missing device, or
+ * memory that does not suffice. Nothing stays loaded then.
+ */
+export function createBackend(options: BackendOptions): LlamaBackend {
+  const { headPaths = [], useHead = false } = options;
+  const targetFacts = readModelFacts(options.modelPath);
+  checkTarget(targetFacts, useHead && headPaths.length === 0);
+  for (const path of headPaths) checkHead(readModelFacts(path), targetFacts);
+  if (options.nSlots < 1) throw new UserError(`--parallel ${options.nSlots}: at least one slot is needed`);
+  const open: { close(): void }[] = [];
+  const closeAll = (): void => {
+    while (open.length > 0) open.pop()?.close();
+  };
+  const keep = <T extends { close(): void }>(owner: T): T => {
+    open.push(owner);
+    return owner;
+  };
+  try {
+    const llama = loadLlama({ llamaDir: options.llamaDir, device: options.device });
+    const isInFile = useHead && headPaths.length === 0;
+    const model = keep(loadModel(llama, options.modelPath, modelOptions(options, isInFile)));
+    const headModels = isInFile ? [model] : headPaths.map((path) => keep(loadModel(llama, path, modelOptions(options, true))));
+    const plan = planContexts(options, model, headModels.length);
+    const target = keep(createContext(model, plan.target));
+    const heads = headModels.map((head, i) => keep(createContext(head, plan.heads[i] as ContextOptions)));
+    const vocab = new Vocab(model, false);
+    return {
+      target,
+      heads,
+      vocab,
+      description: describe(options, model),
+      isEndOfGeneration: (token) => vocab.isEndOfGeneration(token),
+      tokenBytes: (token, special) => vocab.tokenBytes(token, special),
+      close: closeAll,
+      [Symbol.dispose]: closeAll,
+    };
+  } catch (error) {
+    closeAll();
+    throw error;
+  }
+}
+
+function modelOptions(options: BackendOptions, loadMtp: boolean): ModelOptions {
+  return {
+    loadMtp,
+    ...(options.device === undefined ? {} : { device: options.device }),
+    ...(options.gpuLayers === undefined ? {} : { gpuLayers: options.gpuLayers }),
+    ...(options.useExtraBuffers === undefined ? {} : { useExtraBuffers: options.useExtraBuffers }),
+    ...(options.onProgress === undefined ? {} : { onProgress: options.onProgress }),
+  };
+}
+
+export interface ContextPlan {
+  readonly target: ContextOptions;
+  readonly heads: readonly ContextOptions[];
+}
+
+/** Pure but for the thread count: sizes of every context from the options. */
+export function planContexts(options: BackendOptions, model: { readonly nCtxTrain: number }, nHeads: number): ContextPlan {
+  const { nSlots, nMax = 0, nHostSlots = 0, nScratchSeq = 1, kvUnified = true } = options;
+  const nSeq = nSlots + nHostSlots;
+  const asked = options.ctxSize ?? 0;
+  const perSlot = asked > 0 ? Math.max(1, Math.floor(asked / nSlots)) : Math.min(4096, model.nCtxTrain);
+  const nCells = kvUnified ? roundUp(asked > 0 ? asked : perSlot * nSeq, 256) : roundUp(perSlot, 256) * nSeq;
+  const nThreads = chooseThreads(options.threads ?? 0);
+  const nBatch = Math.min(options.batchSize ?? 2048, nCells);
+  const shared = {
+    nBatch,
+    nUbatch: Math.min(options.ubatchSize ?? 512, nBatch),
+    nThreads,
+    nThreadsBatch: options.threadsBatch !== undefined && options.threadsBatch > 0 ? options.threadsBatch : nThreads,
+    flashAttention: options.flashAttn ?? "auto",
+    cacheTypeK: options.cacheTypeK ?? "f16",
+    cacheTypeV: options.cacheTypeV ?? "f16",
+    isGraphReused: options.graphReuse ?? true,
+    ...(options.evalCallback === undefined ? {} : { evalCallback: options.evalCallback }),
+  } as const;
+  const slots = Array.from({ length: nSeq }, (_, seq): SlotSampling => (seq < nSlots ? (options.targetSampling ?? "host") : "host"));
+  const target: ContextOptions = {
+    ...shared,
+    nCells,
+    samplings: slots,
+    isKvUnified: kvUnified,
+    nRollback: nMax,
+    nOutputsPerSeq: Math.max(nMax + 1, options.nOutputsPerSeq ?? 1),
+    isDraft: false,
+    hiddenRows: nHeads > 0 ? "all" : "none",
+  };
+  const draftSlots = Array.from({ length: nSeq + nScratchSeq }, (): SlotSampling => options.draftSampling ?? "host");
+  const heads = Array.from({ length: nHeads }, (_, i): ContextOptions => {
+    const feedsNext = i + 1 < nHeads;
+    return {
+      ...shared,
+      nCells: nCells + nScratchSeq * SCRATCH_CELLS,
+      samplings: draftSlots,
+      isKvUnified: true,
+      nRollback: 0,
+      nOutputsPerSeq: feedsNext ? nMax + 1 : 1,
+      isDraft: true,
+      hiddenRows: feedsNext ? "all" : "outputs",
+    };
+  });
+  return { target, heads };
+}
+
+function describe(options: BackendOptions, model: Model): BackendDescription {
+  const { llama } = model;
+  const names = model.devices.map((d) => `${d.name} ${d.description}`);
+  const cpu = llama.devices.find((d) => d.type === "cpu");
+  return {
+    device: names.length > 0 ? names.join(", ") : `CPU ${cpu?.description ?? ""}`.trim(),
+    library: `llama.cpp ${llama.version} (ggml ${llama.ggmlVersion})`,
+    modelPath: options.modelPath,
+    headPaths: options.headPaths ?? [],
+    isAsynchronous: model.isAsynchronous,
+  };
+}

@@ -1,0 +1,121 @@
+/** Makes a decode context with everything fixed that is costly to change later: chains, snapshots, output rows, KV layout. */
+import { UserError } from "../util/errors.ts";
+import type { ContextLimits, SlotSampling } from "../engine/backend.ts";
+import { LlamaContext } from "./context.ts";
+import { captureLog, reasonIn } from "./library.ts";
+import type { Model } from "./model.ts";
+import { createChains } from "./sampler.ts";
+import { contextDefaults, type ContextParams, type Memory, type Pointer } from "./structs.ts";
+
+/** LLAMA_MAX_SEQ of llama-cparams.h. */
+export const MAX_SEQ = 256;
+
+export type FlashAttention = "auto" | "on" | "off";
+
+/** KV cache types that llama-server offers, with ggml's numbers. */
+export const cacheTypes = { f32: 0, f16: 1, bf16: 30, q8_0: 8, q4_0: 2, q4_1: 3, iq4_nl: 20, q5_0: 6, q5_1: 7 } as const;
+export type CacheType = keyof typeof cacheTypes;
+
+export interface ContextOptions {
+  /** Cells in all: llama_context_params.n_ctx. */
+  readonly nCells: number;
+  readonly samplings: readonly SlotSampling[];
+  readonly nBatch: number;
+  readonly nUbatch: number;
+  readonly nThreads: number;
+  readonly nThreadsBatch: number;
+  readonly flashAttention?: FlashAttention;
+  readonly cacheTypeK?: CacheType;
+  readonly cacheTypeV?: CacheType;
+  readonly isKvUnified: boolean;
+  /** Snapshots of the recurrent state a sequence keeps for rollback. */
+  readonly nRollback: number;
+  readonly nOutputsPerSeq: number;
+  /** An MTP context over the file's MTP layers. */
+  readonly isDraft: boolean;
+  /** Hidden rows that come out: a target's of "all" rows, a draft's of "outputs"; "all" for a draft that feeds another head. */
+  readonly hiddenRows: "all" | "outputs" | "none";
+  /** Off: every decode builds its graph anew. For measuring what reuse is worth. */
+  readonly isGraphReused?: boolean;
+  /** Called by ggml around every node of a graph; slow. See forward-counter.ts. */
+  readonly evalCallback?: Pointer;
+}
+
+/** @throws {UserError} when a limit is broken, the model lacks what is asked, or libllama refuses (out of memory). */
+export function createContext(model: Model, options: ContextOptions): LlamaContext {
+  checkModel(model, options);
+  const { api } = model.llama;
+  const nSeq = options.samplings.length;
+  if (nSeq < 1 || nSeq > MAX_SEQ) throw new UserError(`${nSeq} sequences: libllama allows 1 to ${MAX_SEQ}; lower --parallel`);
+  const chains = createChains(api, options.samplings);
+  const params = contextParams(options, chains.configs, chains.n);
+  let pointer: Pointer | null = null;
+  try {
+    pointer = withGraphReuse(options.isGraphReused ?? true, () => api.llama_init_from_model(model.pointer, params));
+    if (pointer === null) {
+      const second = captureLog(model.llama, () => api.llama_init_from_model(model.pointer, params));
+      pointer = second.result;
+      if (pointer === null) throw new UserError(`libllama cannot make a context of ${options.nCells} cells for ${model.path}: ${reasonIn(second.lines) || "no reason given"}; lower --ctx-size or --parallel if memory is short`);
+    }
+    const limits: ContextLimits = {
+      nSeq,
+      nCtxSeq: api.llama_n_ctx_seq(pointer),
+      nCells: api.llama_n_ctx(pointer),
+      nRows: api.llama_n_batch(pointer),
+      nUbatch: api.llama_n_ubatch(pointer),
+      nOutputsPerSeq: options.nOutputsPerSeq,
+      nRollback: model.isRecurrent && !options.isDraft ? api.llama_n_rs_seq(pointer) : Infinity,
+    };
+    return new LlamaContext({ model, pointer, chains, samplings: options.samplings, limits, isDraft: options.isDraft, hiddenRows: options.hiddenRows });
+  } catch (error) {
+    if (pointer === null) chains.free();
+    throw error;
+  }
+}
+
+/** What libllama would abort for. */
+function checkModel(model: Model, options: ContextOptions): void {
+  if (model.isVocabOnly) throw new Error(`${model.path} was loaded for its vocabulary only`);
+  if (options.isDraft && !model.hasMtp) throw new UserError(`${model.path} has no MTP layers loaded; a draft needs a file with an MTP head`);
+  if (!options.isDraft && model.llama.api.llama_model_has_encoder(model.pointer)) throw new UserError(`${model.path} has an encoder; foretoken serves decoder-only models`);
+  if (options.nBatch < 1 || options.nUbatch < 1) throw new UserError(`--batch-size ${options.nBatch} and --ubatch-size ${options.nUbatch} must be at least 1`);
+}
+
+function contextParams(options: ContextOptions, samplers: Memory, nSamplers: number): ContextParams {
+  const nSeq = options.samplings.length;
+  const flash = { auto: -1, off: 0, on: 1 } as const;
+  return {
+    ...contextDefaults,
+    n_ctx: options.nCells,
+    n_batch: options.nBatch,
+    n_ubatch: options.nUbatch,
+    n_seq_max: nSeq,
+    n_rs_seq: options.isDraft ? 0 : options.nRollback,
+    // More outputs than this abort the process; row-check.ts holds each sequence to its share.
+    n_outputs_max: Math.max(nSeq, Math.min(options.nBatch, nSeq * options.nOutputsPerSeq)),
+    n_outputs_max_per_seq: options.nOutputsPerSeq,
+    n_threads: options.nThreads,
+    n_threads_batch: options.nThreadsBatch,
+    ctx_type: options.isDraft ? 1 : 0,
+    flash_attn_type: flash[options.flashAttention ?? "auto"],
+    type_k: cacheTypes[options.cacheTypeK ?? "f16"],
+    type_v: cacheTypes[options.cacheTypeV ?? "f16"],
+    kv_unified: options.isKvUnified,
+    samplers,
+    n_samplers: nSamplers,
+    cb_eval: options.evalCallback ?? null,
+  };
+}
+
+/** libllama reads LLAMA_GRAPH_REUSE_DISABLE when it makes a context, and nowhere else. */
+function withGraphReuse<T>(isReused: boolean, make: () => T): T {
+  const name = "LLAMA_GRAPH_REUSE_DISABLE";
+  const before = process.env[name];
+  if (!isReused) process.env[name] = "1";
+  try {
+    return make();
+  } finally {
+    if (before === undefined) delete process.env[name];
+    else process.env[name] = before;
+  }
+}
