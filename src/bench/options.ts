@@ -22,6 +22,7 @@ export const loadShape = {
   randomVocab: z.int().min(101).default(4000).meta({ description: "random token ids are below this", placeholder: "N" }),
   sharedPrefixLen: z.int().min(0).default(0).meta({ description: "tokens (random prompts) or words that all prompts begin with, to measure a prefix cache on purpose", placeholder: "N" }),
   warmup: z.int().min(0).optional().meta({ description: "requests before the measured part, discarded; default: one burst of the concurrency", placeholder: "N" }),
+  warmupMaxTokens: z.int().min(1).default(32).meta({ description: "new tokens of a warm-up request at most", placeholder: "N" }),
   timeout: z.number().positive().default(600).meta({ description: "seconds for one request", placeholder: "S" }),
   keepAlive: z.boolean().default(false).meta({ description: "reuse connections; a reused one that died is replaced once" }),
   goodput: z.array(z.string()).default([]).meta({ description: "limit in ms that a good request meets: ttft:MS, tpot:MS, e2el:MS", placeholder: "KEY:MS" }),

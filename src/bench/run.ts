@@ -58,12 +58,14 @@ export async function runBench(target: Target, load: LoadOptions, context: Bench
 async function warmUp(target: Target, load: LoadOptions, prompts: readonly Prompt[], context: BenchContext): Promise<void> {
   if (prompts.length === 0) return;
   const client = openClient(target, load, context, () => performance.now());
-  const results = await runClosedLoop(prompts.length, load.concurrency, (i) => client.send(prompts[i] as Prompt, i)).finally(() => client.close());
+  const results = await runClosedLoop(prompts.length, load.concurrency, (i) => client.send(shorter(prompts[i] as Prompt, load.warmupMaxTokens), i)).finally(() => client.close());
   context.signal?.throwIfAborted();
   const first = results.find((r) => r.failure !== undefined)?.failure;
   if (first !== undefined && results.every((r) => r.failure !== undefined))
     throw new UserError(`${target.baseUrl}: no warm-up request succeeded; the first failed with ${first.kind}: ${first.message}`);
 }
+
+const shorter = (prompt: Prompt, nMost: number): Prompt => ({ ...prompt, maxTokens: Math.min(prompt.maxTokens, nMost) });
 
 async function measure(target: Target, load: LoadOptions, prompts: readonly Prompt[], context: BenchContext, progress: Progress): Promise<RequestRecord[]> {
   const clock = realClock();
