@@ -15,4 +15,5 @@ export const verbs: Readonly<Record<string, Verb>> = {
   doctor: verb("what this machine can run, and what to install for more", () => import("./doctor.ts")),
   bench: verb("load-test any OpenAI-compatible server: throughput, latencies, draft acceptance", () => import("./bench.ts")),
   "bench sweep": verb("measure servers against each other over concurrencies and rounds, from a plan file", () => import("./bench-sweep.ts")),
+  "probe correctness": verb("the gate: the server lists the model and both endpoints answer coherently", () => import("./probe-correctness.ts")),
 };

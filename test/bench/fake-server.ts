@@ -37,7 +37,8 @@ export interface FakeServer {
   close(): Promise<void>;
 }
 
-export async function startFakeServer(script: (index: number, path: string) => Script): Promise<FakeServer> {
+/** With `isPaced: false` pieces are sent at once, for tests that do not look at times. */
+export async function startFakeServer(script: (index: number, path: string) => Script, { isPaced = true } = {}): Promise<FakeServer> {
   let nowMs = 0;
   let nRequests = 0;
   let wake: (() => void) | undefined;
@@ -50,7 +51,7 @@ export async function startFakeServer(script: (index: number, path: string) => S
       if ("cut" in step) return void res.destroy();
       const read = new Promise<void>((resolve) => (wake = resolve));
       res.write("raw" in step ? step.raw : `data: ${JSON.stringify(step.event)}\n\n`);
-      await read;
+      if (isPaced) await read;
     }
     res.end();
   };
