@@ -47,16 +47,20 @@ export function copiedTensor(tensor: GgufTensor, name = tensor.name): TensorInpu
   return { name, shape: tensor.shape, typeId: tensor.typeId, sizeBytes: tensor.sizeBytes, data: () => readPieces(tensor.file, tensor.offset, tensor.sizeBytes) };
 }
 
-/** The bytes of a range in pieces of 8 MiB; one buffer, handed out again and again. */
-export async function* readPieces(file: string, offset: number, sizeBytes: number): AsyncGenerator<Uint8Array> {
+/** The bytes of a range in pieces of exactly `pieceBytes` (the last may be shorter); one buffer, handed out again and again. */
+export async function* readPieces(file: string, offset: number, sizeBytes: number, pieceBytes = copyBytes): AsyncGenerator<Buffer> {
   const handle = await fs.open(file, "r");
   try {
-    const buffer = Buffer.allocUnsafe(Math.min(copyBytes, sizeBytes));
+    const buffer = Buffer.allocUnsafe(Math.min(pieceBytes, sizeBytes));
     for (let done = 0; done < sizeBytes; ) {
-      const { bytesRead } = await handle.read(buffer, 0, Math.min(buffer.length, sizeBytes - done), offset + done);
-      if (bytesRead === 0) throw new UserError(`${file}: ended at byte ${formatInteger(offset + done)}, ${formatInteger(sizeBytes - done)} bytes early; was it changed while it was read?`);
-      yield buffer.subarray(0, bytesRead);
-      done += bytesRead;
+      const wanted = Math.min(buffer.length, sizeBytes - done);
+      for (let got = 0; got < wanted; ) {
+        const { bytesRead } = await handle.read(buffer, got, wanted - got, offset + done + got);
+        if (bytesRead === 0) throw new UserError(`${file}: ended at byte ${formatInteger(offset + done + got)}, ${formatInteger(sizeBytes - done - got)} bytes early; was it changed while it was read?`);
+        got += bytesRead;
+      }
+      yield buffer.subarray(0, wanted);
+      done += wanted;
     }
   } finally {
     await handle.close();

@@ -2,7 +2,7 @@
 import { createHash, randomBytes } from "node:crypto";
 import * as fs from "node:fs";
 import * as path from "node:path";
-import { UserError, hasErrorCode } from "./errors.ts";
+import { UserError, hasErrorCode, usageError } from "./errors.ts";
 import { formatBytes } from "./format.ts";
 
 /** A name beside `file` that nobody else uses, on the same file system so that rename is atomic. */
@@ -70,4 +70,9 @@ export function requireDiskSpace(folder: string, nBytes: number, what: string): 
   const free = bavail * bsize - (64 << 20);
   if (nBytes > free)
     throw new UserError(`${what} needs ${formatBytes(nBytes)} in ${folder}, ${formatBytes(Math.max(0, free))} is free; free some space or choose another folder`);
+}
+
+/** For commands: an output that exists is replaced only with --force. */
+export function refuseOverwrite(file: string, force: boolean): void {
+  if (!force && fs.existsSync(file)) throw usageError(`${file} exists; give --force to replace it, or another --output`);
 }
