@@ -44,6 +44,7 @@ const config = {
     "typescript/no-explicit-any": "error",
     "typescript/switch-exhaustiveness-check": "error",
     "no-default-export": "off",
+    "import/no-named-as-default-member": "off",
     "typescript/restrict-template-expressions": ["error", { "allowNumber": true, "allowArray": true, "allowBoolean": true }],
     eqeqeq: "error",
     "no-var": "error",

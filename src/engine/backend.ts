@@ -110,9 +110,23 @@ export interface Backend {
   readonly target: DecodeContext;
   readonly heads: readonly DecodeContext[];
   readonly description: BackendDescription;
+  /** A GBNF grammar as a state that follows one request's tokens. @throws {UserError} when the grammar does not parse. */
+  createGrammar(gbnf: string): Grammar;
   isEndOfGeneration(token: number): boolean;
   /** Bytes of a token as text; special tokens give none unless `special`. */
   tokenBytes(token: number, special?: boolean): Uint8Array;
+  close(): void;
+}
+
+/**
+ * Which tokens may come next. Only emitted tokens are accepted into it, in order, so a rejected draft needs no rollback
+ * and no copy: row i of a verify is sampled after the tokens of rows 0..i-1 were accepted.
+ */
+export interface Grammar {
+  allows(token: number): boolean;
+  /** Sets the logits of tokens that may not come next to -Infinity. */
+  mask(logits: Float32Array): void;
+  accept(token: number): void;
   close(): void;
 }
 

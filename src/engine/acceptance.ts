@@ -1,0 +1,68 @@
+/**
+ * What the gate believes about acceptance: conditional rates by position from recent steps, with forgetting.
+ *
+ * Counts decay per step, so that a window counts in steps at any concurrency; positions that a step did not draft decay
+ * more slowly, so that old bad news does not last for ever. A position nobody drafted lately borrows the conditional rate
+ * of the position before it. Conditional rates are kept because they do not depend on the draft length in use;
+ * unconditional rates, which the cost model needs, are their running product.
+ */
+export class AcceptanceEstimate {
+  readonly #accepted: Float64Array;
+  readonly #reached: Float64Array;
+  readonly #decay: number;
+  readonly #idleDecay: number;
+  readonly #prior: number;
+  readonly #priorWeight: number;
+
+  constructor(nMax: number, { windowSteps = 64, idleWindowSteps = 256, prior = 0.8, priorWeight = 1 } = {}) {
+    this.#accepted = new Float64Array(nMax);
+    this.#reached = new Float64Array(nMax);
+    this.#decay = 1 - 1 / windowSteps;
+    this.#idleDecay = 1 - 1 / idleWindowSteps;
+    this.#prior = prior;
+    this.#priorWeight = priorWeight;
+  }
+
+  /** One verified draft of `nDraft` tokens. Hot: allocates nothing. */
+  note(nDraft: number, nAccepted: number): void {
+    for (let i = 0; i < nDraft && i <= nAccepted; i++) {
+      this.#reached[i] = (this.#reached[i] as number) + 1;
+      if (i < nAccepted) this.#accepted[i] = (this.#accepted[i] as number) + 1;
+    }
+  }
+
+  /** Ends a step that drafted `nDraft` positions. */
+  endStep(nDraft: number): void {
+    for (let i = 0; i < this.#reached.length; i++) this.#scale(i, i < nDraft ? this.#decay : this.#idleDecay);
+  }
+
+  /** Reduces what is known to the weight of at most `nDrafts` drafts, so that a probe can overrule it. */
+  weakenTo(nDrafts: number): void {
+    for (let i = 0; i < this.#reached.length; i++) {
+      const reached = this.#reached[i] as number;
+      if (reached > nDrafts) this.#scale(i, nDrafts / reached);
+    }
+  }
+
+  /** P(position i accepted | positions before it accepted). */
+  conditional(i: number): number {
+    const before = i === 0 ? this.#prior : this.conditional(i - 1);
+    return ((this.#accepted[i] as number) + before * this.#priorWeight) / ((this.#reached[i] as number) + this.#priorWeight);
+  }
+
+  /** Expected tokens of one sequence in a step of draft length k: 1 + the sum of the unconditional rates. */
+  expectedTokens(k: number): number {
+    let reach = 1;
+    let tokens = 1;
+    for (let i = 0; i < k; i++) {
+      reach *= this.conditional(i);
+      tokens += reach;
+    }
+    return tokens;
+  }
+
+  #scale(i: number, factor: number): void {
+    this.#reached[i] = (this.#reached[i] as number) * factor;
+    this.#accepted[i] = (this.#accepted[i] as number) * factor;
+  }
+}

@@ -1,0 +1,82 @@
+/**
+ * Time of a step by number of sequences and draft length, measured: the gate's only knowledge of the hardware.
+ *
+ * Cells are filled by a short calibration (`calibrate.ts`), kept in a file per model, device and library version, and
+ * refined by every step that runs. Between measured numbers of sequences time is interpolated linearly, beyond the last
+ * one extrapolated by its slope (MoE decode time is close to linear there: each row brings new experts).
+ */
+export interface CostTableData {
+  readonly nSeqs: readonly number[];
+  /** stepMs[i][k]: whole step of nSeqs[i] sequences with draft length k, in ms. */
+  readonly stepMs: readonly (readonly number[])[];
+  /** One-time price of a step whose draft length differs from the last one's, in ms: graphs are rebuilt. */
+  readonly changeMs: number;
+  /** Prefill of one forward: baseMs + rowMs * rows, fitted. */
+  readonly prefillBaseMs: number;
+  readonly prefillRowMs: number;
+}
+
+export class CostTable {
+  readonly nSeqs: readonly number[];
+  readonly #stepMs: Float64Array[];
+  readonly changeMs: number;
+  readonly prefillBaseMs: number;
+  readonly prefillRowMs: number;
+  readonly #rate: number;
+
+  constructor(data: CostTableData, { learningRate = 0.02 } = {}) {
+    this.nSeqs = data.nSeqs;
+    this.#stepMs = data.stepMs.map((row) => Float64Array.from(row));
+    this.changeMs = data.changeMs;
+    this.prefillBaseMs = data.prefillBaseMs;
+    this.prefillRowMs = data.prefillRowMs;
+    this.#rate = learningRate;
+  }
+
+  get nMax(): number {
+    return (this.#stepMs[0]?.length ?? 1) - 1;
+  }
+
+  /** Expected milliseconds of a step of n sequences with draft length k. Hot: allocates nothing. */
+  stepMs(n: number, k: number): number {
+    const i = this.#cell(n);
+    const low = this.nSeqs[i] as number;
+    const high = this.nSeqs[i + 1];
+    const atLow = (this.#stepMs[i] as Float64Array)[k] as number;
+    if (high === undefined) return atLow;
+    const atHigh = (this.#stepMs[i + 1] as Float64Array)[k] as number;
+    return Math.max(atLow * 0.25, atLow + ((atHigh - atLow) * (n - low)) / (high - low));
+  }
+
+  /** Moves the two cells around n towards a measured time. Outliers (garbage collection, a busy machine) move them no further than 2x. */
+  refine(n: number, k: number, measuredMs: number): void {
+    const predicted = this.stepMs(n, k);
+    const ratio = Math.min(2, Math.max(0.5, measuredMs / predicted));
+    const i = this.#cell(n);
+    for (const cell of [i, i + 1]) {
+      const row = this.#stepMs[cell];
+      const at = this.nSeqs[cell];
+      if (row === undefined || at === undefined) continue;
+      const span = (this.nSeqs[i + 1] ?? at) - (this.nSeqs[i] as number) || 1;
+      const nearness = Math.max(0, 1 - Math.abs(n - at) / span);
+      row[k] = (row[k] as number) * (1 + this.#rate * nearness * (ratio - 1));
+    }
+  }
+
+  toJSON(): CostTableData {
+    return {
+      nSeqs: this.nSeqs,
+      stepMs: this.#stepMs.map((row) => Array.from(row, (x) => Number(x.toFixed(4)))),
+      changeMs: this.changeMs,
+      prefillBaseMs: this.prefillBaseMs,
+      prefillRowMs: this.prefillRowMs,
+    };
+  }
+
+  /** Index of the interval that n lies in; the last interval also serves everything beyond. */
+  #cell(n: number): number {
+    let i = 0;
+    while (i + 2 < this.nSeqs.length && n >= (this.nSeqs[i + 1] as number)) i++;
+    return i;
+  }
+}

@@ -1,0 +1,31 @@
+import type { Sequence } from "../sequence.ts";
+
+/** Proposes tokens. It owns the state of its heads; it never touches the target. */
+export interface Drafter {
+  /**
+   * Fills `draft[0..result)` of every sequence. All get the same number: a target batch is one forward only then.
+   * @param nDraft wanted length, at least 1
+   * @returns the length drafted, at most nDraft; 0 when drafting was given up
+   */
+  draft(seqs: readonly Sequence[], nDraft: number): number;
+  /** After verify and rollback of a step that drafted: the accepted rows are in the sequences' rings. */
+  afterVerify(seqs: readonly Sequence[]): void;
+  /** Keeps the head in step after a prefill chunk; `isDrafting` false means as lazily as possible. */
+  afterPrefill(seqs: readonly Sequence[], fresh: ReadonlyMap<Sequence, import("../head-feed.ts").FreshHidden>, isDrafting: boolean): void;
+  /** A step without draft: a chance to feed the head in the background. */
+  afterPlain(seqs: readonly Sequence[], stepMs: number): void;
+  /** The request of this slot ended. */
+  release(seq: Sequence): void;
+  /** Time and calls since the last `takeTimes`, in the reports' words: p process (catch-up decodes of their own), g generate. */
+  readonly times: DraftTimes;
+}
+
+export interface DraftTimes {
+  processMs: number;
+  nProcessCalls: number;
+  generateMs: number;
+  nGenerateCalls: number;
+  nRowsLost: number;
+}
+
+export const createDraftTimes = (): DraftTimes => ({ processMs: 0, nProcessCalls: 0, generateMs: 0, nGenerateCalls: 0, nRowsLost: 0 });

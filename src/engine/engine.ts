@@ -1,0 +1,300 @@
+/**
+ * The engine: many sequences, one step at a time.
+ *
+ *   schedule -> draft -> decode -> verify -> rollback -> emit
+ *
+ * Plain decoding is a draft of length 0, not another path. Decisions are pure functions (scheduler, gate, verify,
+ * placement, prefill plan); this file calls the parts in order. `slots.ts` knows who takes part and what clients are told.
+ */
+import { Rng } from "../util/rng.ts";
+import { DecodeError, type Backend, type DecodeContext } from "./backend.ts";
+import type { EngineConfig } from "./config.ts";
+import { createDrafter } from "./drafters/create.ts";
+import type { Drafter } from "./drafters/drafter.ts";
+import { Gate } from "./gate.ts";
+import type { EngineLoop, EventSink } from "./loop.ts";
+import type { PrefillChunk } from "./prefill-plan.ts";
+import type { EngineInfo, EngineSnapshot, GenerateRequest } from "./request.ts";
+import { schedule, type Plan } from "./scheduler.ts";
+import type { Sequence } from "./sequence.ts";
+import { Slots } from "./slots.ts";
+import { StepMeter } from "./step-meter.ts";
+import { TargetSampler } from "./target-sampler.ts";
+import { EngineTotals } from "./totals.ts";
+import type { TraceSink } from "./trace.ts";
+import { Verifier } from "./verifier.ts";
+
+export interface EngineDependencies {
+  readonly backend: Backend;
+  readonly config: EngineConfig;
+  readonly sink: EventSink;
+  readonly clock?: () => number;
+  readonly trace?: TraceSink;
+  readonly loadMs?: number;
+  readonly loadedBytes?: number;
+  /** Used instead of the backend's heads: the oracle, or a test's own. */
+  readonly drafter?: Drafter;
+  readonly memory?: () => { rssBytes: number; deviceUsedBytes: number | undefined };
+}
+
+/** While streams run, a prefill forward may pause them for about this many decode steps. */
+const maxPauseSteps = 4;
+/** 128 rows already touch most experts of a MoE model, so smaller chunks save little. */
+const minChunkRows = 128;
+
+export class Engine implements EngineLoop {
+  readonly info: EngineInfo;
+  readonly gate: Gate;
+  readonly slots: Slots;
+  readonly totals: EngineTotals;
+  readonly meter: StepMeter;
+  readonly #backend: Backend;
+  readonly #target: DecodeContext;
+  readonly #config: EngineConfig;
+  readonly #drafter: Drafter | undefined;
+  readonly #verifier: Verifier;
+  readonly #sampler: TargetSampler;
+  readonly #clock: () => number;
+  readonly #memory: NonNullable<EngineDependencies["memory"]>;
+  readonly #hasHead: boolean;
+  /** Decode time since the last prefill, minus the prefill time it has to make up for. */
+  #decodeCreditMs = 0;
+
+  constructor(dependencies: EngineDependencies) {
+    const { backend, config } = dependencies;
+    this.#backend = backend;
+    this.#target = backend.target;
+    this.#config = config;
+    this.#clock = dependencies.clock ?? (() => performance.now());
+    this.#memory = dependencies.memory ?? (() => ({ rssBytes: 0, deviceUsedBytes: undefined }));
+    this.#drafter = dependencies.drafter ?? createDrafter(backend, config, this.#clock);
+    this.#hasHead = this.#drafter !== undefined && backend.heads.length > 0;
+    const { limits, nEmbd } = this.#target;
+    const nMax = this.#drafter === undefined ? 0 : config.nMax;
+    // Unified KV would let one slot take all cells; an equal share each means that no decode ever lacks room.
+    const nCtxSeq = Math.min(limits.nCtxSeq, Math.floor(limits.nCells / limits.nSeq));
+    this.totals = new EngineTotals(nMax);
+    this.gate = new Gate({ mode: config.gate, nMax });
+    this.slots = new Slots({
+      backend,
+      config,
+      drafter: this.#drafter,
+      shape: { nCtxSeq, nMax, nRingRows: this.#hasHead ? Math.min(config.nRingRows, nCtxSeq) : 0, nEmbd },
+      totals: this.totals,
+      sink: dependencies.sink,
+      clock: this.#clock,
+    });
+    if (this.#hasHead) this.#target.setHiddenOutput(true);
+    this.#sampler = new TargetSampler(this.#target);
+    this.#verifier = this.#createVerifier();
+    this.meter = new StepMeter({
+      backend,
+      clock: this.#clock,
+      verifyTimes: this.#verifier.times,
+      draftTimes: this.#drafter?.times,
+      trace: dependencies.trace,
+      splitOptions: { nUbatch: limits.nUbatch, isUnified: limits.nCtxSeq === limits.nCells, nKeepTail: Number.isFinite(limits.nRollback) && limits.nRollback > 0 ? limits.nRollback + 1 : 0 },
+    });
+    const { device, library, modelPath, headPaths } = backend.description;
+    const { loadMs = 0, loadedBytes = 0 } = dependencies;
+    this.info = { nSlots: limits.nSeq, nCtxSeq, nVocab: this.#target.nVocab, nMax, device, library, modelPath, headPaths, loadMs, loadedBytes };
+  }
+
+  submit(request: GenerateRequest): boolean {
+    return this.slots.submit(request);
+  }
+
+  cancel(id: number): void {
+    this.slots.cancel(id);
+  }
+
+  step(): boolean {
+    this.slots.admit();
+    const plan = this.#plan();
+    switch (plan.kind) {
+      case "idle":
+        this.slots.flush();
+        return false;
+      case "prefill":
+        this.#prefill(plan.chunk);
+        break;
+      case "decode":
+        this.#decode();
+        break;
+      default:
+        plan satisfies never;
+    }
+    // On a device that runs on its own the next decode is launched first (`launched` below).
+    if (!this.#backend.description.isAsynchronous) this.slots.flush();
+    return true;
+  }
+
+  #plan(): Plan {
+    const prefilling = this.slots.inPhase("prefill");
+    const nDecoding = this.slots.inPhase("decode").length;
+    const { nUbatch, nRows } = this.#target.limits;
+    const now = this.#clock();
+    const { table } = this.gate;
+    const stepMs = table === undefined || nDecoding === 0 ? 0 : table.stepMs(nDecoding, this.totals.nDraftNow);
+    return schedule({
+      prefillLeft: prefilling.map((s) => s.nPrefillLeft),
+      isFreshPrefill: prefilling.every((s) => s.nPast === s.nCached),
+      nDecoding,
+      nFreeSlots: this.slots.nFree,
+      waitedMs: prefilling.length > 0 ? now - (prefilling[0] as Sequence).startMs : 0,
+      decodeCreditMs: this.#decodeCreditMs,
+      maxRows: Math.min(nUbatch, nRows),
+      maxRowsWhileDecoding: table === undefined ? nUbatch : Math.max(minChunkRows, Math.floor((maxPauseSteps * stepMs - table.prefillBaseMs) / Math.max(1e-6, table.prefillRowMs))),
+      holdBack: {
+        // After twice the usual gap nobody else is coming.
+        maxWaitMs: now - this.slots.lastArrivalMs < 2 * this.slots.arrivalMs ? this.#config.prefillWaitMs : 0,
+        arrivalMs: this.slots.arrivalMs,
+        forwardBaseMs: table?.prefillBaseMs ?? 0,
+        marginalShare: table === undefined || nDecoding === 0 ? 1 : marginalShare(nDecoding, table.stepMs(nDecoding, 0), table.stepMs(nDecoding + 1, 0)),
+      },
+    });
+  }
+
+  /** Reads `chunk.length` prompt rows of each member; a member whose prompt is complete gets its first token. */
+  #prefill(chunk: PrefillChunk): void {
+    const prefilling = this.slots.inPhase("prefill");
+    const seqs = chunk.members.map((i) => prefilling[i] as Sequence);
+    this.meter.begin("prefill", seqs, chunk.length, 0, "prompt");
+    const fresh = this.#guard(seqs, () => this.#verifier.readPrompt(seqs, chunk.length, this.#hasHead));
+    if (fresh === undefined) return;
+    const nRead = seqs.length * chunk.length;
+    for (const [i, seq] of seqs.entries()) {
+      if (seq.nPrefillLeft > 0) continue;
+      this.slots.startDecoding(seq);
+      this.slots.push(seq, this.#sampler.sample(seq, (i + 1) * chunk.length - 1));
+    }
+    // First tokens leave before the head reads the prompts.
+    for (const seq of seqs) this.slots.emit(seq);
+    this.slots.flush();
+    this.#drafter?.afterPrefill(seqs.filter((s) => s.phase !== "idle"), fresh, this.gate.isDrafting);
+    this.meter.end();
+    this.totals.nSteps++;
+    this.totals.nPromptTokens += nRead;
+    this.totals.prefillMs += this.meter.totalMs;
+    this.#decodeCreditMs = Math.min(0, this.#decodeCreditMs) - this.meter.totalMs;
+  }
+
+  /** One step of every decoding sequence: its pending token and the same number of drafts for all. */
+  #decode(): void {
+    const seqs = [...this.slots.inPhase("decode")];
+    const wanted = this.#drafter === undefined ? 0 : this.gate.choose(seqs.length, draftCap(seqs));
+    this.meter.begin("decode", seqs, wanted + 1, wanted, this.#drafter === undefined ? "no head" : this.gate.reason);
+    const nDraft = this.#guard(seqs, () => {
+      const n = wanted > 0 ? (this.#drafter as Drafter).draft(seqs, wanted) : 0;
+      this.meter.drafted(n);
+      this.#verifier.run(seqs, n);
+      return n;
+    });
+    if (nDraft === undefined) return;
+    if (nDraft > 0) this.#drafter?.afterVerify(seqs);
+    for (const seq of seqs) this.slots.emit(seq);
+    this.meter.end();
+    if (nDraft === 0) this.#drafter?.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
+    this.gate.endStep(seqs.length, nDraft, this.meter.isSteady ? this.meter.totalMs : undefined);
+    this.#decodeCreditMs += this.meter.totalMs;
+    this.totals.nSteps++;
+    this.totals.decodeMs += this.meter.totalMs;
+    this.totals.nDraftNow = nDraft;
+    this.totals.rowShape = `${seqs.length} seq x ${nDraft + 1} ${nDraft === 0 ? "row" : "rows"}`;
+    this.totals.stepsAtK[nDraft] = (this.totals.stepsAtK[nDraft] ?? 0) + 1;
+  }
+
+  #createVerifier(): Verifier {
+    const rng = new Rng(this.#config.seed);
+    const rates = this.#config.syntheticRates;
+    return new Verifier(
+      this.#target,
+      this.#config.verify,
+      {
+        sample: (seq, row) => this.#sampler.sample(seq, row),
+        push: (seq, token) => {
+          this.meter.nEmitted++;
+          return this.slots.push(seq, token);
+        },
+        launched: () => {
+          if (this.#backend.description.isAsynchronous) this.slots.flush();
+        },
+        verified: (seq, nDraft, nAccepted) => {
+          this.meter.nAccepted += nAccepted;
+          seq.counts.add(nDraft, nAccepted);
+          this.totals.draft.add(nDraft, nAccepted);
+          this.gate.note(nDraft, nAccepted);
+        },
+        synthetic: rates === undefined ? undefined : { rates, uniform: () => rng.uniform() },
+        clock: this.#clock,
+      },
+      this.#hasHead,
+    );
+  }
+
+  /** Runs native work of a step. A decode that libllama refuses ends its requests with an error; a lost backend is thrown on. */
+  #guard<T>(seqs: readonly Sequence[], work: () => T): T | undefined {
+    try {
+      return work();
+    } catch (error) {
+      if (!(error instanceof DecodeError) || error.code < -1) throw error;
+      for (const seq of seqs) if (seq.phase !== "idle") this.slots.finish(seq, "error", error.message);
+      this.slots.flush();
+      return undefined;
+    }
+  }
+
+  snapshot(): EngineSnapshot {
+    const { totals } = this;
+    return {
+      slots: this.slots.sequences.map((s) => ({ slot: s.slot, requestId: s.request?.id, phase: s.phase, nPrompt: s.nPrompt, nPast: s.nPast, nOutput: s.nOutput })),
+      nQueued: this.slots.nQueued,
+      nSteps: totals.nSteps,
+      nPromptTokens: totals.nPromptTokens,
+      nCachedTokens: totals.nCachedTokens,
+      nOutputTokens: totals.nOutputTokens,
+      nRequests: totals.nRequests,
+      prefillMs: totals.prefillMs,
+      decodeMs: totals.decodeMs,
+      draft: totals.draft.snapshot(),
+      nDraftNow: totals.nDraftNow,
+      gateReason: this.gate.reason,
+      stepsAtK: [...totals.stepsAtK],
+      rowShape: totals.rowShape,
+      ...this.#memory(),
+      isSynthetic: this.#config.syntheticRates !== undefined,
+    };
+  }
+
+  checkIntegrity(): void {
+    for (const seq of this.slots.sequences) {
+      const held = this.#target.lastPosition(seq.slot) + 1;
+      if (held !== seq.nPast) throw new Error(`slot ${seq.slot} (${seq.phase}): the target holds ${held} positions, the engine counts ${seq.nPast}`);
+      for (const head of this.#backend.heads) {
+        const inHead = head.lastPosition(seq.slot) + 1;
+        if (inHead > seq.headPast + this.#config.nMax) throw new Error(`slot ${seq.slot} (${seq.phase}): the head holds ${inHead} positions, the engine counts ${seq.headPast}`);
+      }
+    }
+  }
+
+  close(): void {
+    this.#backend.close();
+  }
+}
+
+/** Drafts that every sequence's context and at least one request allow. */
+function draftCap(seqs: readonly Sequence[]): number {
+  let room = Infinity;
+  let wanted = 0;
+  for (const seq of seqs) {
+    room = Math.min(room, seq.draftRoom);
+    wanted = Math.max(wanted, seq.nMax);
+  }
+  return Math.max(0, Math.min(room, wanted));
+}
+
+/** What one more sequence adds to the batch's rate, as a share of the average sequence's rate. */
+function marginalShare(n: number, msAtN: number, msAtNext: number): number {
+  const gain = (n + 1) / msAtNext - n / msAtN;
+  return Math.min(1, Math.max(0, gain * msAtN));
+}

@@ -1,0 +1,155 @@
+/**
+ * The gate: one draft length for the whole batch, each step, down to zero.
+ *
+ * It takes the length with the most expected tokens per second: tokens from recent acceptance, time from the measured
+ * cost table. Three things keep it calm and honest: a change must win by more than `hysteresis` and repay the price of
+ * rebuilding graphs within `horizonSteps`; at length 0 it probes now and then, with back-off, only where even perfect
+ * acceptance could pay; a probe goes on while its own drafts are accepted often enough and ends at once when not, so that
+ * an untrained head costs one bad step per `maxProbeSteps`.
+ * Sources of the idea: SGLang's adaptive steps and vLLM's draft length by batch size (one length a batch, from tables);
+ * the measured cost table, and zero as the true plain path, are ours.
+ */
+import { AcceptanceEstimate } from "./acceptance.ts";
+import type { CostTable } from "./cost-table.ts";
+
+export interface GateOptions {
+  readonly mode: "fixed" | "adaptive";
+  readonly nMax: number;
+  readonly hysteresis?: number;
+  readonly horizonSteps?: number;
+  readonly minProbeSteps?: number;
+  readonly maxProbeSteps?: number;
+}
+
+export type GateReason = "fixed" | "best" | "hold" | "probe" | "cannot-pay" | "idle-at-zero" | "capped";
+
+export class Gate {
+  readonly acceptance: AcceptanceEstimate;
+  reason: GateReason = "fixed";
+  #table: CostTable | undefined;
+  readonly #options: Required<GateOptions>;
+  /** Length in force outside of probes. */
+  #current: number;
+  #probe: { k: number; nDrafted: number; nAccepted: number } | undefined;
+  #stepsAtZero = 0;
+  #probeAfter: number;
+  #lastNSeqs = 0;
+
+  constructor(options: GateOptions, table?: CostTable) {
+    this.#options = { hysteresis: 0.01, horizonSteps: 64, minProbeSteps: 24, maxProbeSteps: 96, ...options };
+    this.#table = table;
+    this.acceptance = new AcceptanceEstimate(options.nMax);
+    this.#current = options.nMax;
+    this.#probeAfter = this.#options.minProbeSteps;
+  }
+
+  useTable(table: CostTable): void {
+    this.#table = table;
+  }
+
+  get table(): CostTable | undefined {
+    return this.#table;
+  }
+
+  /** True while the head must be kept ready for the next step; false while it is fed lazily. */
+  get isDrafting(): boolean {
+    return this.#current > 0 || this.#probe !== undefined;
+  }
+
+  /**
+   * Draft length of the next step. Hot: allocates nothing but a probe's record.
+   * @param nSeqs sequences that decode, at least 1
+   * @param cap most drafts that the context's end and the requests allow
+   */
+  choose(nSeqs: number, cap: number): number {
+    const { mode, nMax } = this.#options;
+    if (mode === "fixed" || this.#table === undefined) {
+      this.reason = cap < nMax ? "capped" : "fixed";
+      return Math.min(nMax, cap);
+    }
+    if (this.#probe !== undefined && this.#probeGoesOn(nSeqs)) return Math.min(this.#probe.k, cap);
+    this.#adopt(nSeqs);
+    this.#lastNSeqs = nSeqs;
+    if (this.#current === 0) this.#maybeProbe(nSeqs);
+    return Math.min(this.#probe?.k ?? this.#current, cap);
+  }
+
+  /** One sequence's verify. */
+  note(nDraft: number, nAccepted: number): void {
+    if (nDraft === 0) return;
+    this.acceptance.note(nDraft, nAccepted);
+    if (this.#probe !== undefined) {
+      this.#probe.nDrafted++;
+      if (nAccepted > 0) this.#probe.nAccepted++;
+    }
+  }
+
+  /** Ends a step: `measuredMs` refines the table unless the shape had just changed. */
+  endStep(nSeqs: number, nDraft: number, measuredMs: number | undefined): void {
+    this.acceptance.endStep(nDraft);
+    this.#stepsAtZero = nDraft === 0 ? this.#stepsAtZero + 1 : 0;
+    if (measuredMs !== undefined) this.#table?.refine(nSeqs, nDraft, measuredMs);
+  }
+
+  /** Expected tokens per millisecond of the batch at length k. */
+  rate(nSeqs: number, k: number): number {
+    return (nSeqs * this.acceptance.expectedTokens(k)) / (this.#table as CostTable).stepMs(nSeqs, k);
+  }
+
+  #adopt(nSeqs: number): void {
+    const { nMax, hysteresis, horizonSteps } = this.#options;
+    const table = this.#table as CostTable;
+    let best = 0;
+    let bestRate = this.rate(nSeqs, 0);
+    for (let k = 1; k <= nMax; k++) {
+      const rate = this.rate(nSeqs, k);
+      if (rate > bestRate) [best, bestRate] = [k, rate];
+    }
+    this.reason = "hold";
+    if (best === this.#current) return;
+    const currentRate = this.rate(nSeqs, this.#current);
+    const price = table.changeMs / (horizonSteps * table.stepMs(nSeqs, best));
+    if (bestRate > currentRate * (1 + hysteresis + price) || nSeqs !== this.#lastNSeqs) {
+      this.reason = "best";
+      this.#current = best;
+      if (best > 0) this.#probeAfter = this.#options.minProbeSteps;
+    }
+  }
+
+  #maybeProbe(nSeqs: number): void {
+    const k = this.#probeLength(nSeqs);
+    if (k === 0) {
+      this.reason = "cannot-pay";
+      return;
+    }
+    if (this.#stepsAtZero < this.#probeAfter) {
+      this.reason = "idle-at-zero";
+      return;
+    }
+    this.reason = "probe";
+    this.acceptance.weakenTo(4);
+    this.#probe = { k, nDrafted: 0, nAccepted: 0 };
+  }
+
+  /** Smallest length that pays if every draft is accepted; 0 if none does. */
+  #probeLength(nSeqs: number): number {
+    const table = this.#table as CostTable;
+    const plain = 1 / table.stepMs(nSeqs, 0);
+    for (let k = 1; k <= this.#options.nMax; k++) if ((k + 1) / table.stepMs(nSeqs, k) > plain * (1 + this.#options.hysteresis)) return k;
+    return 0;
+  }
+
+  /** A probe lasts while its first position is accepted often enough to break even, at most until the estimate decides. */
+  #probeGoesOn(nSeqs: number): boolean {
+    const probe = this.#probe as { k: number; nDrafted: number; nAccepted: number };
+    if (probe.nDrafted === 0) return true;
+    const table = this.#table as CostTable;
+    const ratio = table.stepMs(nSeqs, probe.k) / table.stepMs(nSeqs, 0) - 1;
+    const isGood = probe.nAccepted / probe.nDrafted >= ratio / probe.k;
+    const isDecided = probe.nDrafted >= 32 || this.rate(nSeqs, probe.k) > this.rate(nSeqs, 0) * (1 + this.#options.hysteresis);
+    if (isGood && !isDecided) return true;
+    this.#probe = undefined;
+    this.#probeAfter = isGood ? this.#options.minProbeSteps : Math.min(this.#options.maxProbeSteps, this.#probeAfter * 2);
+    return false;
+  }
+}

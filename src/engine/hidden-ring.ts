@@ -1,0 +1,57 @@
+/**
+ * The target's hidden rows that the draft head has not seen yet, by position, in bounded memory.
+ *
+ * The head's row for the token at position p takes the target's hidden row of position p - 1 (NextN shift). Rows are
+ * kept from the decode that produced them until the head is fed: at once while drafting, lazily while the gate is at 0.
+ * When more than `capacity` rows wait, the oldest are lost: the head then has a gap there, which costs acceptance, never text.
+ */
+export class HiddenRing {
+  readonly capacity: number;
+  readonly #nEmbd: number;
+  readonly #rows: Float32Array;
+  /** One past the last position written. */
+  #end = 0;
+  /** First position ever written since reset. */
+  #start = 0;
+
+  constructor(capacity: number, nEmbd: number) {
+    this.capacity = capacity;
+    this.#nEmbd = nEmbd;
+    this.#rows = new Float32Array(capacity * nEmbd);
+  }
+
+  reset(position = 0): void {
+    this.#start = position;
+    this.#end = position;
+  }
+
+  /** Oldest position still held; equals `end` when empty. */
+  get begin(): number {
+    return Math.max(this.#start, this.#end - this.capacity);
+  }
+
+  get end(): number {
+    return this.#end;
+  }
+
+  has(position: number): boolean {
+    return position >= this.begin && position < this.#end;
+  }
+
+  /** Copies `n` rows for positions `position`... from `source`, row `sourceRow` on. Overwrites what was held from `position` on. */
+  write(position: number, source: Float32Array, sourceRow: number, n: number): void {
+    if (position !== this.#end && !(position >= this.begin && position < this.#end)) this.#start = position;
+    const skip = Math.max(0, n - this.capacity);
+    for (let i = skip; i < n; i++) {
+      const from = (sourceRow + i) * this.#nEmbd;
+      this.#rows.set(source.subarray(from, from + this.#nEmbd), ((position + i) % this.capacity) * this.#nEmbd);
+    }
+    this.#end = position + n;
+  }
+
+  /** Copies the row of `position` to `target` at row `targetRow`. The caller checks `has`. */
+  read(position: number, target: Float32Array, targetRow: number): void {
+    const from = (position % this.capacity) * this.#nEmbd;
+    target.set(this.#rows.subarray(from, from + this.#nEmbd), targetRow * this.#nEmbd);
+  }
+}

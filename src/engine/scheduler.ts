@@ -1,0 +1,58 @@
+/**
+ * What the next step does: read prompts or decode. Pure: data in, plan out.
+ *
+ * Prefill is kept apart from verify (mixed rows would shatter the batch) and shares time with it: while sequences run,
+ * reading prompts may take as long as decoding does, so a running stream keeps at least half its pace. Prompts that
+ * arrive one by one may be held back a moment to be read together where a shared forward is cheaper than two.
+ */
+import { planPrefillChunk, type PrefillChunk } from "./prefill-plan.ts";
+
+export interface ScheduleInput {
+  /** Rows still to read of each prefilling sequence, first come first. */
+  readonly prefillLeft: readonly number[];
+  /** True when none of them has been started, so that waiting for company loses nothing but time. */
+  readonly isFreshPrefill: boolean;
+  readonly nDecoding: number;
+  /** Free slots that a further request could take. */
+  readonly nFreeSlots: number;
+  /** Time since the first of the waiting prompts got its slot. */
+  readonly waitedMs: number;
+  /** Decode time gained since the last prefill minus the prefill time it has to make up for; prefill may run at >= 0. */
+  readonly decodeCreditMs: number;
+  readonly maxRows: number;
+  /** Most rows while sequences decode: bounds the pause of running streams. */
+  readonly maxRowsWhileDecoding: number;
+  readonly holdBack: HoldBack;
+}
+
+export interface HoldBack {
+  /** Longest wait for company, 0: never wait. */
+  readonly maxWaitMs: number;
+  /** Mean time between arrivals of late, Infinity when unknown. */
+  readonly arrivalMs: number;
+  /** What a forward costs apart from its rows: saved by reading two prompts in one. */
+  readonly forwardBaseMs: number;
+  /** Share of a sequence's average rate that a further sequence adds to the batch: 1 where time does not grow with rows, near 0 where it is proportional. */
+  readonly marginalShare: number;
+}
+
+export type Plan = { readonly kind: "idle" } | { readonly kind: "decode" } | { readonly kind: "prefill"; readonly chunk: PrefillChunk };
+
+export function schedule(input: ScheduleInput): Plan {
+  const { prefillLeft, nDecoding } = input;
+  if (prefillLeft.length === 0) return nDecoding > 0 ? { kind: "decode" } : { kind: "idle" };
+  if (nDecoding > 0 && (input.decodeCreditMs < 0 || shouldHoldBack(input))) return { kind: "decode" };
+  const maxRows = nDecoding > 0 ? Math.min(input.maxRows, input.maxRowsWhileDecoding) : input.maxRows;
+  return { kind: "prefill", chunk: planPrefillChunk(prefillLeft, Math.max(1, maxRows)) };
+}
+
+/**
+ * Waiting for one more prompt saves a forward's base time for the whole batch; it costs the waiting sequences' tokens
+ * meanwhile, of which the batch really loses only their marginal share.
+ */
+export function shouldHoldBack({ prefillLeft, isFreshPrefill, nDecoding, nFreeSlots, waitedMs, holdBack }: ScheduleInput): boolean {
+  const { maxWaitMs, arrivalMs, forwardBaseMs, marginalShare } = holdBack;
+  if (!isFreshPrefill || nFreeSlots === 0 || waitedMs + arrivalMs > maxWaitMs) return false;
+  const lostMs = (arrivalMs * prefillLeft.length * marginalShare) / Math.max(1, nDecoding);
+  return lostMs < forwardBaseMs;
+}

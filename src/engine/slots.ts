@@ -1,0 +1,229 @@
+/**
+ * Who waits, who runs where, and what clients are told: the queue, the slots and the outbox of events.
+ * The engine decides what to decode; this table decides who takes part and turns tokens into events.
+ */
+import { UserError } from "../util/errors.ts";
+import type { Backend } from "./backend.ts";
+import type { EngineConfig } from "./config.ts";
+import type { Drafter } from "./drafters/drafter.ts";
+import type { EventSink } from "./loop.ts";
+import { canServe, chooseSlot, reusableHistory, type FreeSlot } from "./placement.ts";
+import type { EngineEvent, FinishEvent, FinishReason, GenerateRequest } from "./request.ts";
+import { Sequence, type SequencePhase, type SequenceShape } from "./sequence.ts";
+import type { EngineTotals } from "./totals.ts";
+
+interface Waiting {
+  readonly request: GenerateRequest;
+  readonly atMs: number;
+}
+
+export interface SlotDependencies {
+  readonly backend: Backend;
+  readonly config: EngineConfig;
+  readonly drafter: Drafter | undefined;
+  readonly shape: SequenceShape;
+  readonly totals: EngineTotals;
+  readonly sink: EventSink;
+  readonly clock: () => number;
+}
+
+export class Slots {
+  readonly sequences: readonly Sequence[];
+  readonly #d: SlotDependencies;
+  readonly #isEog: (token: number) => boolean;
+  readonly #bytes: (token: number) => Uint8Array;
+  readonly #byPhase: Record<SequencePhase, Sequence[]> = { idle: [], prefill: [], decode: [] };
+  #isStale = true;
+  #queue: Waiting[] = [];
+  #outbox: EngineEvent[] = [];
+  lastArrivalMs = -Infinity;
+  /** Mean time between arrivals, exponentially weighted; Infinity until two came. */
+  arrivalMs = Infinity;
+
+  constructor(dependencies: SlotDependencies) {
+    this.#d = dependencies;
+    const { backend, shape } = dependencies;
+    const { target } = backend;
+    this.sequences = Array.from({ length: target.limits.nSeq }, (_, slot) => new Sequence(slot, target.samplingOf(slot), shape));
+    this.#isEog = (token) => backend.isEndOfGeneration(token);
+    this.#bytes = (token) => backend.tokenBytes(token);
+  }
+
+  get nQueued(): number {
+    return this.#queue.length;
+  }
+
+  get nFree(): number {
+    return this.inPhase("idle").length;
+  }
+
+  /** Sequences in a phase, by slot. The array is reused: do not keep it over a change of phase. */
+  inPhase(phase: SequencePhase): readonly Sequence[] {
+    if (this.#isStale) {
+      for (const list of Object.values(this.#byPhase)) list.length = 0;
+      for (const seq of this.sequences) this.#byPhase[seq.phase].push(seq);
+      // Prompts are read first come first.
+      this.#byPhase.prefill.sort((a, b) => a.submittedMs - b.submittedMs || a.slot - b.slot);
+      this.#isStale = false;
+    }
+    return this.#byPhase[phase];
+  }
+
+  submit(request: GenerateRequest): boolean {
+    const now = this.#d.clock();
+    const problem = this.#whyNot(request);
+    if (problem !== undefined) {
+      this.#outbox.push(unstartedEvent(request, "error", problem));
+      return true;
+    }
+    if (this.#queue.length >= this.#d.config.maxQueue) return false;
+    const gapMs = now - this.lastArrivalMs;
+    if (Number.isFinite(gapMs)) this.arrivalMs = Number.isFinite(this.arrivalMs) ? 0.8 * this.arrivalMs + 0.2 * gapMs : gapMs;
+    this.lastArrivalMs = now;
+    this.#queue.push({ request, atMs: now });
+    return true;
+  }
+
+  cancel(id: number): void {
+    const at = this.#queue.findIndex((w) => w.request.id === id);
+    if (at >= 0) {
+      const [waiting] = this.#queue.splice(at, 1);
+      this.#outbox.push(unstartedEvent((waiting as Waiting).request, "abort"));
+      return;
+    }
+    const seq = this.sequences.find((s) => s.request?.id === id);
+    if (seq !== undefined) this.finish(seq, "abort");
+  }
+
+  /** Gives free slots to waiting requests, in order; one whose kind of slot is busy does not hold up those behind it. */
+  admit(): void {
+    for (let i = 0; i < this.#queue.length && this.nFree > 0; ) {
+      const waiting = this.#queue[i] as Waiting;
+      if (this.#place(waiting)) this.#queue.splice(i, 1);
+      else i++;
+    }
+  }
+
+  #place({ request, atMs }: Waiting): boolean {
+    const { clock, backend, totals } = this.#d;
+    const slot = chooseSlot(this.inPhase("idle").map((s) => this.#freeSlot(s, request)), request);
+    if (slot === undefined) return false;
+    const seq = this.sequences[slot.slot] as Sequence;
+    let grammar;
+    try {
+      grammar = request.grammar === undefined ? undefined : backend.createGrammar(request.grammar);
+    } catch (error) {
+      if (!(error instanceof UserError)) throw error;
+      this.#outbox.push(unstartedEvent(request, "error", error.message));
+      return true;
+    }
+    if (slot.nCached === 0 && !slot.isEmpty) this.#empty(seq);
+    seq.begin(request, atMs, clock(), slot.nCached, grammar);
+    this.#isStale = true;
+    totals.nRequests++;
+    totals.nCachedTokens += slot.nCached;
+    this.#outbox.push({ kind: "start", id: request.id, slot: slot.slot, nCached: slot.nCached });
+    return true;
+  }
+
+  #freeSlot(seq: Sequence, request: GenerateRequest): FreeSlot {
+    const isReuse = this.#d.config.cachePrompt && request.cachePrompt;
+    return { slot: seq.slot, sampling: seq.sampling, nCached: isReuse ? reusableHistory(seq.tokens, seq.nPast, request.prompt) : 0, isEmpty: seq.nPast === 0 };
+  }
+
+  /** Takes one token of a sequence. Hot. */
+  push(seq: Sequence, token: number): boolean {
+    return seq.push(token, this.#isEog(token), this.#bytes);
+  }
+
+  /** The prompt is read: from now on the sequence decodes, unless its first token ended it. */
+  startDecoding(seq: Sequence): void {
+    seq.firstTokenMs = this.#d.clock();
+    seq.phase = "decode";
+    this.#isStale = true;
+  }
+
+  /** Puts the step's tokens of a sequence into the outbox and ends it when it is done. */
+  emit(seq: Sequence): void {
+    if (seq.emitted.length > 0) {
+      const { id } = seq.request as GenerateRequest;
+      const tokens = seq.emitted;
+      this.#d.totals.nOutputTokens += tokens.length;
+      this.#outbox.push(seq.logprobs.length > 0 ? { kind: "tokens", id, tokens, logprobs: seq.logprobs.slice(0, tokens.length) } : { kind: "tokens", id, tokens });
+      seq.emitted = [];
+      if (seq.logprobs.length > 0) seq.logprobs = [];
+    }
+    if (seq.finish !== undefined) this.finish(seq, seq.finish);
+  }
+
+  /** Ends a request in any phase, frees the slot and tells the client. */
+  finish(seq: Sequence, reason: FinishReason, message?: string): void {
+    const request = seq.request as GenerateRequest;
+    const now = this.#d.clock();
+    const firstTokenMs = seq.firstTokenMs === 0 ? now : seq.firstTokenMs;
+    this.#outbox.push({
+      kind: "finish",
+      id: request.id,
+      reason,
+      ...(seq.stopIndex >= 0 ? { stopString: request.stop[seq.stopIndex] as string } : {}),
+      ...(message === undefined ? {} : { message }),
+      usage: { nPrompt: seq.nPrompt, nCached: seq.nCached, nOutput: seq.nOutput },
+      draft: seq.counts.snapshot(),
+      timings: { queueMs: seq.startMs - seq.submittedMs, prefillMs: firstTokenMs - seq.startMs, decodeMs: now - firstTokenMs },
+    });
+    const isKept = this.#d.config.cachePrompt && request.cachePrompt && (reason === "stop" || reason === "length") && this.#keepHistory(seq);
+    seq.end();
+    if (!isKept) this.#empty(seq);
+    this.#isStale = true;
+  }
+
+  /** Rolls the contexts back to what is known text, so that a prompt that extends it can go on from here. */
+  #keepHistory(seq: Sequence): boolean {
+    const nKnown = Math.min(seq.nPast, seq.nTokens);
+    const { target } = this.#d.backend;
+    if (target.lastPosition(seq.slot) >= nKnown && !target.removeFrom(seq.slot, nKnown)) return false;
+    seq.nPast = nKnown;
+    seq.headPast = Math.min(seq.headPast, nKnown);
+    return nKnown > 0;
+  }
+
+  #empty(seq: Sequence): void {
+    this.#d.backend.target.clear(seq.slot);
+    this.#d.drafter?.release(seq);
+    seq.nPast = 0;
+    seq.headPast = 0;
+    seq.ring?.reset();
+  }
+
+  /** Sends the outbox. */
+  flush(): void {
+    if (this.#outbox.length === 0) return;
+    const events = this.#outbox;
+    this.#outbox = [];
+    this.#d.sink(events);
+  }
+
+  /** Why the request can never run here; undefined when it can. */
+  #whyNot(request: GenerateRequest): string | undefined {
+    const { shape } = this.#d;
+    const n = request.prompt.length;
+    if (n === 0) return "the prompt has no tokens";
+    if (n > shape.nCtxSeq) return `the prompt has ${n} tokens, a slot holds ${shape.nCtxSeq}; raise --ctx-size or lower --parallel`;
+    if (this.#d.config.syntheticRates !== undefined && request.nLogprobs !== undefined) return "log probabilities mean nothing with synthetic acceptance";
+    if (!this.sequences.some((s) => canServe(s.sampling, request)))
+      return "the request needs all logits (grammar, penalties, bias, logprobs or a wide top_k) and no slot has them; start the server with --host-slots 1 or --sampling host";
+    return undefined;
+  }
+}
+
+function unstartedEvent(request: GenerateRequest, reason: FinishReason, message?: string): FinishEvent {
+  return {
+    kind: "finish",
+    id: request.id,
+    reason,
+    ...(message === undefined ? {} : { message }),
+    usage: { nPrompt: request.prompt.length, nCached: 0, nOutput: 0 },
+    draft: { nDrafts: 0, nDrafted: 0, nAccepted: 0, acceptedAt: [], reachedAt: [] },
+    timings: { queueMs: 0, prefillMs: 0, decodeMs: 0 },
+  };
+}

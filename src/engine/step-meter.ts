@@ -1,0 +1,118 @@
+/**
+ * Times one step and writes its trace record. Clocks are read here and in the parts it is given; nowhere else.
+ */
+import type { Backend } from "./backend.ts";
+import type { DraftTimes } from "./drafters/drafter.ts";
+import type { Sequence } from "./sequence.ts";
+import { predictForwards, type SplitOptions } from "./split.ts";
+import { whyNotReused, type StepRecord, type TraceSink } from "./trace.ts";
+import type { VerifyTimes } from "./verifier.ts";
+
+export interface StepMeterOptions {
+  readonly backend: Backend;
+  readonly clock: () => number;
+  readonly verifyTimes: VerifyTimes;
+  readonly draftTimes: DraftTimes | undefined;
+  readonly trace: TraceSink | undefined;
+  readonly splitOptions: SplitOptions;
+}
+
+export class StepMeter {
+  readonly #o: StepMeterOptions;
+  readonly #originMs: number;
+  #startMs = 0;
+  #kind: "prefill" | "decode" = "decode";
+  #nSeqs = 0;
+  #width = 0;
+  #why = "";
+  #step = 0;
+  #last: StepRecord | undefined;
+  #shape = "";
+  #lastShape = "";
+  #reusedTarget = 0;
+  #reusedHead = 0;
+  /** Draft length of the running or last step. */
+  nDraft = 0;
+  /** Time of the last step. */
+  totalMs = 0;
+  /** True when the step before it had the same kind, sequences and draft length: its time says what such a step costs. */
+  isSteady = false;
+  nEmitted = 0;
+  nAccepted = 0;
+
+  constructor(options: StepMeterOptions) {
+    this.#o = options;
+    this.#originMs = options.clock();
+  }
+
+  begin(kind: "prefill" | "decode", seqs: readonly Sequence[], width: number, nDraft: number, why: string): void {
+    this.#startMs = this.#o.clock();
+    this.#kind = kind;
+    this.#nSeqs = seqs.length;
+    this.#width = width;
+    this.#why = why;
+    this.nDraft = nDraft;
+    this.nEmitted = 0;
+    this.nAccepted = 0;
+    Object.assign(this.#o.verifyTimes, { decodeMs: 0, nDecodes: 0, nRows: 0, nOutputs: 0 });
+    if (this.#o.draftTimes !== undefined) Object.assign(this.#o.draftTimes, { processMs: 0, nProcessCalls: 0, generateMs: 0, nGenerateCalls: 0, nRowsLost: 0 });
+    if (this.#o.trace !== undefined) this.#shape = seqs.map((s) => s.slot).join(",");
+    else this.#shape = String(seqs.length);
+  }
+
+  /** The draft came out shorter than wanted. */
+  drafted(nDraft: number): void {
+    this.nDraft = nDraft;
+    this.#width = nDraft + 1;
+  }
+
+  end(): void {
+    const shape = `${this.#kind} ${this.#shape} x ${this.#width}`;
+    this.totalMs = this.#o.clock() - this.#startMs;
+    this.isSteady = shape === this.#lastShape;
+    this.#step++;
+    if (this.#o.trace !== undefined) this.#record(this.#o.trace);
+    this.#lastShape = shape;
+  }
+
+  #record(trace: TraceSink): void {
+    const { backend, verifyTimes, draftTimes, splitOptions } = this.#o;
+    const reusedTarget = backend.target.counters().nReusedGraphs;
+    const reusedHead = backend.heads.reduce((n, head) => n + head.counters().nReusedGraphs, 0);
+    const slots = this.#shape.split(",").map((slot): [number, number] => [Number(slot), this.#width]);
+    const nForwards = verifyTimes.nDecodes > 1 ? verifyTimes.nDecodes : predictForwards(slots, splitOptions).length;
+    const processMs = draftTimes?.processMs ?? 0;
+    const generateMs = draftTimes?.generateMs ?? 0;
+    const record: StepRecord = {
+      step: this.#step,
+      atMs: this.#startMs + this.totalMs - this.#originMs,
+      kind: this.#kind,
+      nSeqs: this.#nSeqs,
+      nRowsEach: this.#width,
+      nDraft: this.#kind === "prefill" ? 0 : this.nDraft,
+      why: this.#why,
+      nDecodes: verifyTimes.nDecodes,
+      nRows: verifyTimes.nRows,
+      nOutputs: verifyTimes.nOutputs,
+      nForwards,
+      nEmitted: this.nEmitted,
+      nAccepted: this.nAccepted,
+      processMs,
+      generateMs,
+      verifyMs: verifyTimes.decodeMs,
+      ownMs: Math.max(0, this.totalMs - processMs - generateMs - verifyTimes.decodeMs),
+      totalMs: this.totalMs,
+      nProcessCalls: draftTimes?.nProcessCalls ?? 0,
+      nGenerateCalls: draftTimes?.nGenerateCalls ?? 0,
+      nReusedTarget: reusedTarget - this.#reusedTarget,
+      nReusedHead: reusedHead - this.#reusedHead,
+      notReused: "",
+    };
+    this.#reusedTarget = reusedTarget;
+    this.#reusedHead = reusedHead;
+    const sameSequences = this.#lastShape.split(" ")[1] === this.#shape;
+    const finished = { ...record, notReused: whyNotReused(record, this.#last, sameSequences) };
+    this.#last = finished;
+    trace(finished);
+  }
+}

@@ -1,0 +1,21 @@
+/** What an engine has done since it started. Plain counters; `snapshot` in engine.ts reads them. */
+import { DraftCounts } from "./draft-counts.ts";
+
+export class EngineTotals {
+  nSteps = 0;
+  nPromptTokens = 0;
+  nCachedTokens = 0;
+  nOutputTokens = 0;
+  nRequests = 0;
+  prefillMs = 0;
+  decodeMs = 0;
+  nDraftNow = 0;
+  rowShape = "";
+  readonly draft: DraftCounts;
+  readonly stepsAtK: number[];
+
+  constructor(nMax: number) {
+    this.draft = new DraftCounts(nMax);
+    this.stepsAtK = Array.from({ length: nMax + 1 }, () => 0);
+  }
+}
