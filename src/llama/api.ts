@@ -2,7 +2,7 @@
  * The functions of libllama 0.5.0 that we call, with their types. Signatures are those of llama.h and, for the staging
  * calls (`nextn`), of llama-ext.h, which exports C++ names.
  */
-import koffi from "koffi";
+import koffi, { type LibraryHandle, type TypeObject } from "koffi";
 import { UserError } from "../util/errors.ts";
 import {
   batchType,
@@ -29,7 +29,9 @@ const I = "int32_t";
 const U = "uint32_t";
 const SIZE = "size_t";
 
-type Spec = readonly [result: koffi.TypeSpec, args: readonly koffi.TypeSpec[]];
+/** What koffi takes for a type; it does not export the name. */
+type TypeSpec = string | TypeObject;
+type Spec = readonly [result: TypeSpec, args: readonly TypeSpec[]];
 
 const specs = {
   llama_version: ["str", []],
@@ -85,6 +87,9 @@ const specs = {
   llama_sampler_chain_add: ["void", [P, P]],
   llama_sampler_init_greedy: [P, []],
   llama_sampler_init_top_k: [P, [I]],
+  llama_sampler_init_grammar: [P, [P, "str", "str"]],
+  llama_sampler_apply: ["void", [P, P]],
+  llama_sampler_accept: ["void", [P, I]],
   llama_sampler_free: ["void", [P]],
   llama_get_sampled_token_ith: [I, [P, I]],
   llama_get_sampled_logits_ith: [P, [P, I]],
@@ -106,7 +111,7 @@ const staging = {
   llama_set_nextn_layer_offset: ["void", [P, I], "_Z28llama_set_nextn_layer_offsetP13llama_contexti", "?llama_set_nextn_layer_offset@@YAXPEAUllama_context@@H@Z"],
   llama_model_n_devices: [I, [P], "_Z21llama_model_n_devicesPK11llama_model", "?llama_model_n_devices@@YAHPEBUllama_model@@@Z"],
   llama_model_get_device: [P, [P, I], "_Z22llama_model_get_devicePK11llama_modeli", "?llama_model_get_device@@YAPEAUggml_backend_device@@PEBUllama_model@@H@Z"],
-} satisfies Record<string, readonly [koffi.TypeSpec, readonly koffi.TypeSpec[], string, string]>;
+} satisfies Record<string, readonly [TypeSpec, readonly TypeSpec[], string, string]>;
 
 export interface LlamaApi {
   llama_version(): string;
@@ -162,6 +167,10 @@ export interface LlamaApi {
   llama_sampler_chain_add(chain: Pointer, sampler: Pointer): void;
   llama_sampler_init_greedy(): Pointer;
   llama_sampler_init_top_k(k: number): Pointer;
+  llama_sampler_init_grammar(vocab: Pointer, gbnf: string, root: string): Nullable;
+  /** `candidates` is a llama_token_data_array. */
+  llama_sampler_apply(sampler: Pointer, candidates: Memory): void;
+  llama_sampler_accept(sampler: Pointer, token: number): void;
   llama_sampler_free(sampler: Pointer): void;
   llama_get_sampled_token_ith(context: Pointer, row: number): number;
   llama_get_sampled_logits_ith(context: Pointer, row: number): Nullable;
@@ -185,9 +194,9 @@ export interface LlamaApi {
  * Looks every function up.
  * @throws {UserError} that names the first symbol the library lacks.
  */
-export function bindLlama(library: koffi.LibraryHandle, what: string): LlamaApi {
+export function bindLlama(library: LibraryHandle, what: string): LlamaApi {
   const bound: Record<string, unknown> = {};
-  const bind = (name: string, symbol: string, result: koffi.TypeSpec, args: readonly koffi.TypeSpec[]): void => {
+  const bind = (name: string, symbol: string, result: TypeSpec, args: readonly TypeSpec[]): void => {
     try {
       bound[name] = library.func(symbol, result, [...args]);
     } catch (error) {

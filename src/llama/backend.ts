@@ -6,6 +6,7 @@ import type { Backend, BackendDescription, SlotSampling } from "../engine/backen
 import { UserError } from "../util/errors.ts";
 import type { LlamaContext } from "./context.ts";
 import { createContext, type CacheType, type ContextOptions, type FlashAttention } from "./create-context.ts";
+import { createGrammar } from "./grammar.ts";
 import { checkHead, checkTarget, readModelFacts } from "./head-check.ts";
 import { loadLlama } from "./library.ts";
 import { loadModel, type Model, type ModelOptions } from "./model.ts";
@@ -77,12 +78,14 @@ export function createBackend(options: BackendOptions): LlamaBackend {
   checkTarget(targetFacts, useHead && headPaths.length === 0);
   for (const path of headPaths) checkHead(readModelFacts(path), targetFacts);
   if (options.nSlots < 1) throw new UserError(`--parallel ${options.nSlots}: at least one slot is needed`);
-  const open: { close(): void }[] = [];
+  const open = new Set<{ close(): void }>();
   const closeAll = (): void => {
-    while (open.length > 0) open.pop()?.close();
+    // In the order that native memory needs: last made, first freed.
+    for (const owner of [...open].toReversed()) owner.close();
+    open.clear();
   };
   const keep = <T extends { close(): void }>(owner: T): T => {
-    open.push(owner);
+    open.add(owner);
     return owner;
   };
   try {
@@ -99,6 +102,7 @@ export function createBackend(options: BackendOptions): LlamaBackend {
       heads,
       vocab,
       description: describe(options, model),
+      createGrammar: (gbnf) => keep(createGrammar(vocab, llama.api, gbnf, (grammar) => open.delete(grammar))),
       isEndOfGeneration: (token) => vocab.isEndOfGeneration(token),
       tokenBytes: (token, special) => vocab.tokenBytes(token, special),
       close: closeAll,

@@ -1,5 +1,5 @@
 /** The devices that the loaded ggml backends offer (ggml-backend.h). */
-import type koffi from "koffi";
+import type { LibraryHandle } from "koffi";
 import type { Nullable, Pointer } from "./structs.ts";
 
 export type DeviceType = "cpu" | "gpu" | "igpu" | "accel" | "meta";
@@ -30,7 +30,7 @@ export interface DeviceApi {
   ggml_backend_dev_memory(device: Pointer, free: BigUint64Array, total: BigUint64Array): void;
 }
 
-export function bindDevices(base: koffi.LibraryHandle, ggml: koffi.LibraryHandle): DeviceApi {
+export function bindDevices(base: LibraryHandle, ggml: LibraryHandle): DeviceApi {
   const P = "void *";
   return {
     ggml_version: base.func("ggml_version", "str", []),

@@ -6,7 +6,7 @@
  * that outlives its worker aborts the process. libc's abs() has a fitting signature and does nothing.
  * FORETOKEN_LLAMA_LOG=1 leaves the library's own logging to stderr on.
  */
-import koffi from "koffi";
+import koffi, { type LibraryHandle } from "koffi";
 import { UserError, errorMessage } from "../util/errors.ts";
 import { checkAbi } from "./abi.ts";
 import { bindLlama, type LlamaApi } from "./api.ts";
@@ -22,8 +22,8 @@ export interface Llama {
   readonly version: string;
   readonly ggmlVersion: string;
   readonly devices: readonly Device[];
-  readonly base: koffi.LibraryHandle;
-  readonly ggml: koffi.LibraryHandle;
+  readonly base: LibraryHandle;
+  readonly ggml: LibraryHandle;
 }
 
 let loaded: Llama | undefined;
@@ -53,7 +53,7 @@ export function loadLlama(options: { llamaDir?: string | undefined; device?: str
   return loaded;
 }
 
-function open(file: string): koffi.LibraryHandle {
+function open(file: string): LibraryHandle {
   try {
     return koffi.load(file);
   } catch (error) {

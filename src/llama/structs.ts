@@ -2,7 +2,7 @@
  * The structs of llama.h 0.5.0 that cross by value, with the defaults that release returns. Offsets follow from the
  * field order; `abi.ts` compares the defaults, so a library with another layout is refused before it is used.
  */
-import koffi from "koffi";
+import koffi, { type TypeObject } from "koffi";
 
 export type Pointer = bigint;
 export type Nullable = Pointer | null;
@@ -190,7 +190,7 @@ const quantizeFields: Fields<QuantizeParams> = {
 };
 
 // A library whose struct is longer writes past ours when it returns one; the probe types leave room for that.
-const probe = (fields: Record<string, string>): koffi.TypeObject => koffi.struct({ ...fields, spare: koffi.array("uint64_t", 32) });
+const probe = (fields: Record<string, string>): TypeObject => koffi.struct({ ...fields, spare: koffi.array("uint64_t", 32) });
 
 export const modelParamsType = koffi.struct(modelFields);
 export const contextParamsType = koffi.struct(contextFields);
