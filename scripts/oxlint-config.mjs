@@ -7,7 +7,7 @@ const layers = {
   gguf: ["util"],
   hf: ["util", "gguf"],
   engine: ["util"],
-  llama: ["util", "engine", "gguf"],
+  llama: ["util", "config", "engine", "gguf"],
   server: ["util", "config", "engine"],
   train: ["util", "config", "engine", "llama", "gguf", "hf"],
   bench: ["util", "config"],

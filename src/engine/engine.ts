@@ -46,7 +46,7 @@ export class Engine implements EngineLoop {
   readonly info: EngineInfo;
   readonly gate: Gate;
   readonly slots: Slots;
-  readonly totals: EngineTotals;
+  totals: EngineTotals;
   readonly meter: StepMeter;
   readonly #backend: Backend;
   readonly #target: DecodeContext;
@@ -242,6 +242,13 @@ export class Engine implements EngineLoop {
       this.slots.flush();
       return undefined;
     }
+  }
+
+  /** Starts the counters anew, after calibration. */
+  resetTotals(): void {
+    this.totals = new EngineTotals(this.info.nMax);
+    this.slots.totals = this.totals;
+    this.#decodeCreditMs = 0;
   }
 
   snapshot(): EngineSnapshot {

@@ -24,7 +24,7 @@ export interface GateOptions {
 export type GateReason = "fixed" | "best" | "hold" | "probe" | "cannot-pay" | "idle-at-zero" | "capped";
 
 export class Gate {
-  readonly acceptance: AcceptanceEstimate;
+  acceptance: AcceptanceEstimate;
   reason: GateReason = "fixed";
   #table: CostTable | undefined;
   readonly #options: Required<GateOptions>;
@@ -34,6 +34,7 @@ export class Gate {
   #stepsAtZero = 0;
   #probeAfter: number;
   #lastNSeqs = 0;
+  #forced: number | undefined;
 
   constructor(options: GateOptions, table?: CostTable) {
     this.#options = { hysteresis: 0.01, horizonSteps: 64, minProbeSteps: 24, maxProbeSteps: 96, ...options };
@@ -43,8 +44,17 @@ export class Gate {
     this.#probeAfter = this.#options.minProbeSteps;
   }
 
+  /** Takes a measured table and forgets what calibration taught about acceptance. */
   useTable(table: CostTable): void {
     this.#table = table;
+    this.acceptance = new AcceptanceEstimate(this.#options.nMax);
+    this.#current = this.#options.nMax;
+    this.#probe = undefined;
+  }
+
+  /** Holds the draft length at k for calibration; undefined gives the choice back. */
+  force(k: number | undefined): void {
+    this.#forced = k;
   }
 
   get table(): CostTable | undefined {
@@ -53,7 +63,7 @@ export class Gate {
 
   /** True while the head must be kept ready for the next step; false while it is fed lazily. */
   get isDrafting(): boolean {
-    return this.#current > 0 || this.#probe !== undefined;
+    return (this.#forced ?? this.#current) > 0 || this.#probe !== undefined;
   }
 
   /**
@@ -63,6 +73,7 @@ export class Gate {
    */
   choose(nSeqs: number, cap: number): number {
     const { mode, nMax } = this.#options;
+    if (this.#forced !== undefined) return Math.min(this.#forced, cap);
     if (mode === "fixed" || this.#table === undefined) {
       this.reason = cap < nMax ? "capped" : "fixed";
       return Math.min(nMax, cap);

@@ -32,6 +32,8 @@ export class Slots {
   readonly #d: SlotDependencies;
   readonly #isEog: (token: number) => boolean;
   readonly #bytes: (token: number) => Uint8Array;
+  /** Replaced when the engine starts its counters anew. */
+  totals: EngineTotals;
   readonly #byPhase: Record<SequencePhase, Sequence[]> = { idle: [], prefill: [], decode: [] };
   #isStale = true;
   #queue: Waiting[] = [];
@@ -43,6 +45,7 @@ export class Slots {
   constructor(dependencies: SlotDependencies) {
     this.#d = dependencies;
     const { backend, shape } = dependencies;
+    this.totals = dependencies.totals;
     const { target } = backend;
     this.sequences = Array.from({ length: target.limits.nSeq }, (_, slot) => new Sequence(slot, target.samplingOf(slot), shape));
     this.#isEog = (token) => backend.isEndOfGeneration(token);
@@ -105,7 +108,8 @@ export class Slots {
   }
 
   #place({ request, atMs }: Waiting): boolean {
-    const { clock, backend, totals } = this.#d;
+    const { totals } = this;
+    const { clock, backend } = this.#d;
     const slot = chooseSlot(this.inPhase("idle").map((s) => this.#freeSlot(s, request)), request);
     if (slot === undefined) return false;
     const seq = this.sequences[slot.slot] as Sequence;
@@ -148,7 +152,7 @@ export class Slots {
     if (seq.emitted.length > 0) {
       const { id } = seq.request as GenerateRequest;
       const tokens = seq.emitted;
-      this.#d.totals.nOutputTokens += tokens.length;
+      this.totals.nOutputTokens += tokens.length;
       this.#outbox.push(seq.logprobs.length > 0 ? { kind: "tokens", id, tokens, logprobs: seq.logprobs.slice(0, tokens.length) } : { kind: "tokens", id, tokens });
       seq.emitted = [];
       if (seq.logprobs.length > 0) seq.logprobs = [];

@@ -1,0 +1,113 @@
+/**
+ * Measures the cost table by running the engine itself: its own steps on made-up prompts at every draft length and some
+ * numbers of sequences. Takes a few seconds on a GPU with a 35B model; run it before the first request.
+ */
+import { median } from "../util/stats.ts";
+import type { CostTableData } from "./cost-table.ts";
+import type { Engine } from "./engine.ts";
+import { greedySampling } from "./request.ts";
+import type { GenerateRequest } from "./request.ts";
+
+export interface CalibrationOptions {
+  readonly nWarmSteps?: number;
+  readonly nTimedSteps?: number;
+  readonly onProgress?: (done: number, total: number) => void;
+}
+
+/** Powers of two up to the number of slots, and that number. */
+export function calibrationSizes(nSlots: number): number[] {
+  const sizes: number[] = [];
+  for (let n = 1; n < nSlots; n *= 2) sizes.push(n);
+  return [...sizes, nSlots];
+}
+
+const promptLength = 32;
+
+/** Runs on an idle engine and leaves it idle; the engine's counters and beliefs are cleared afterwards by the caller. */
+export function calibrate(engine: Engine, options: CalibrationOptions = {}): CostTableData {
+  const { nWarmSteps = 2, nTimedSteps = 5, onProgress } = options;
+  const nSlots = engine.slots.sequences.filter((s) => s.sampling === engine.slots.sequences[0]?.sampling).length;
+  const nSeqs = calibrationSizes(nSlots);
+  const { nMax } = engine.info;
+  const stepMs: number[][] = [];
+  const changes: number[] = [];
+  for (const [i, n] of nSeqs.entries()) {
+    const row: number[] = [];
+    for (let k = 0; k <= nMax; k++) {
+      onProgress?.(i * (nMax + 1) + k, nSeqs.length * (nMax + 1));
+      const times = timeSteps(engine, n, k, nWarmSteps + nTimedSteps);
+      const steady = median(times.slice(nWarmSteps));
+      row.push(steady);
+      if (k > 0) changes.push((times[0] as number) - steady);
+    }
+    stepMs.push(row);
+  }
+  engine.gate.force(undefined);
+  return { nSeqs, stepMs, changeMs: Math.max(0, changes.length === 0 ? 0 : median(changes)), ...fitPrefill(engine, nSlots) };
+}
+
+/** Times of `nSteps` decode steps of n sequences at draft length k. */
+function timeSteps(engine: Engine, n: number, k: number, nSteps: number): number[] {
+  engine.gate.force(k);
+  startSequences(engine, n, Math.min(promptLength, Math.max(1, Math.floor(engine.info.nCtxSeq / 4))));
+  while (engine.slots.inPhase("prefill").length > 0 || engine.slots.nQueued > 0) engine.step();
+  const times: number[] = [];
+  for (let i = 0; i < nSteps && engine.slots.inPhase("decode").length === n; i++) {
+    engine.step();
+    times.push(engine.meter.totalMs);
+  }
+  stopSequences(engine);
+  return times.length > 0 ? times : [NaN];
+}
+
+/** Prefill time as base + rows: one prompt against several, the median of three. */
+function fitPrefill(engine: Engine, nSlots: number): Pick<CostTableData, "prefillBaseMs" | "prefillRowMs"> {
+  const length = Math.min(96, Math.max(1, engine.info.nCtxSeq - 2));
+  const nMany = Math.max(1, Math.min(4, nSlots));
+  const time = (n: number): number =>
+    median(
+      [0, 1, 2].map(() => {
+        startSequences(engine, n, length);
+        let total = 0;
+        for (;;) {
+          engine.step();
+          if (engine.slots.inPhase("prefill").length + engine.slots.nQueued === 0) break;
+          total += engine.meter.totalMs;
+        }
+        total += engine.meter.totalMs;
+        stopSequences(engine);
+        return total;
+      }),
+    );
+  const one = time(1);
+  if (nMany === 1) return { prefillBaseMs: 0, prefillRowMs: one / length };
+  const many = time(nMany);
+  const rowMs = Math.max(0, (many - one) / ((nMany - 1) * length));
+  return { prefillBaseMs: Math.max(0, one - rowMs * length), prefillRowMs: Math.max(rowMs, 1e-6) };
+}
+
+function startSequences(engine: Engine, n: number, length: number): void {
+  for (let i = 0; i < n; i++) engine.submit(calibrationRequest(-1 - i, length, engine.info.nVocab));
+}
+
+function stopSequences(engine: Engine): void {
+  for (const seq of engine.slots.sequences) if (seq.request !== undefined) engine.cancel(seq.request.id);
+  while (engine.step()) continue;
+}
+
+/** Ids below 0 belong to calibration: the caller's sink drops their events. */
+function calibrationRequest(id: number, length: number, nVocab: number): GenerateRequest {
+  return {
+    id,
+    // Ordinary text tokens: special ones sit at the ends of a vocabulary.
+    prompt: Int32Array.from({ length }, (_, i) => 300 % nVocab + ((i * 7919 - id * 104729) % Math.max(1, Math.floor(nVocab / 2) - 300))).map((t) => Math.abs(t) % nVocab),
+    maxTokens: 1 << 20,
+    sampling: greedySampling,
+    stop: [],
+    ignoreEos: true,
+    nLogprobs: undefined,
+    grammar: undefined,
+    nMax: undefined,
+    cachePrompt: false,
+  };
+}

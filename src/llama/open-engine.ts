@@ -1,0 +1,170 @@
+/** An engine on libllama from one option set: load, make contexts, calibrate the gate. */
+import { createHash } from "node:crypto";
+import * as fs from "node:fs";
+import * as os from "node:os";
+import * as path from "node:path";
+import type { EngineOptions } from "../config/engine-options.ts";
+import type { SlotSampling } from "../engine/backend.ts";
+import { calibrate } from "../engine/calibrate.ts";
+import { defaultEngineConfig, type EngineConfig } from "../engine/config.ts";
+import { CostTable, type CostTableData } from "../engine/cost-table.ts";
+import type { Drafter } from "../engine/drafters/drafter.ts";
+import { Engine } from "../engine/engine.ts";
+import type { EventSink } from "../engine/loop.ts";
+import type { TraceSink } from "../engine/trace.ts";
+import { createBackend, type LlamaBackend } from "./backend.ts";
+import { deviceMemory, isGpu, type Device } from "./devices.ts";
+import { loadLlama, selectDevices } from "./library.ts";
+
+export interface OpenEngineHooks {
+  readonly sink: EventSink;
+  readonly progress?: (fraction: number, what: string) => void;
+  readonly trace?: TraceSink;
+  readonly maxQueue?: number;
+  /** Drafts from something else than a head in a file. */
+  readonly drafter?: Drafter;
+  /** Folder of kept cost tables; undefined: the user's cache folder. */
+  readonly cacheDir?: string;
+}
+
+export interface OpenEngine {
+  readonly engine: Engine;
+  readonly backend: LlamaBackend;
+}
+
+/** @throws {UserError} for files, devices or sizes that do not work. */
+export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): OpenEngine {
+  const startMs = performance.now();
+  const llama = loadLlama({ llamaDir: options.llamaDir, device: options.device });
+  const gpus = options.gpuLayers > 0 ? selectDevices(llama, options.device ?? "auto") : [];
+  const used = (): number => usedBytes(llama.deviceApi, gpus);
+  const before = used();
+  const isSpeculative = options.specType === "draft-mtp" && options.specDraftNMax > 0;
+  const backend = createBackend({
+    modelPath: options.model,
+    headPaths: isSpeculative ? options.specDraftModel : [],
+    useHead: isSpeculative && hooks.drafter === undefined,
+    nSlots: options.parallel,
+    ctxSize: options.ctxSize,
+    batchSize: options.batchSize,
+    ubatchSize: options.ubatchSize,
+    threads: options.threads,
+    gpuLayers: options.gpuLayers,
+    ...(options.device === undefined ? {} : { device: options.device }),
+    flashAttn: options.flashAttn,
+    cacheTypeK: options.cacheTypeK,
+    cacheTypeV: options.cacheTypeV,
+    // Exact verification needs attention that does not see other sequences' cells.
+    kvUnified: options.kvUnified,
+    nMax: isSpeculative ? options.specDraftNMax : 0,
+    targetSampling: slotSampling(options.sampling, gpus.length > 0, "device-top-k"),
+    draftSampling: slotSampling(options.specDraftSampling, gpus.length > 0, options.specDraftTemp > 0 || options.specDraftPMin > 0 ? "device-top-k" : "device-greedy"),
+    nHostSlots: options.hostSlots ?? (slotSampling(options.sampling, gpus.length > 0, "device-top-k") === "host" ? 0 : 1),
+    graphReuse: options.graphReuse,
+    llamaDir: options.llamaDir,
+    onProgress: (ratio) => {
+      hooks.progress?.(ratio, "model");
+      return true;
+    },
+  });
+  let isCalibrating = false;
+  const engine = new Engine({
+    backend,
+    config: engineConfig(options, hooks.maxQueue),
+    sink: (events) => {
+      if (!isCalibrating) hooks.sink(events);
+    },
+    ...(hooks.trace === undefined ? {} : { trace: (record) => void (isCalibrating || hooks.trace?.(record)) }),
+    ...(hooks.drafter === undefined ? {} : { drafter: hooks.drafter }),
+    loadMs: performance.now() - startMs,
+    loadedBytes: Math.max(0, used() - before),
+    memory: () => ({ rssBytes: process.memoryUsage.rss(), deviceUsedBytes: gpus.length > 0 ? used() : undefined }),
+  });
+  if (engine.info.nMax > 0 && options.specGate === "adaptive") {
+    const file = costTableFile(options, backend, hooks.cacheDir);
+    isCalibrating = true;
+    const data = readTable(file, engine.info.nMax) ?? calibrate(engine, { onProgress: (done, total) => hooks.progress?.(done / total, "calibration") });
+    isCalibrating = false;
+    writeTable(file, data);
+    engine.gate.useTable(new CostTable(data));
+    engine.resetTotals();
+  }
+  return { engine, backend };
+}
+
+function engineConfig(options: EngineOptions, maxQueue = defaultEngineConfig.maxQueue): EngineConfig {
+  return {
+    ...defaultEngineConfig,
+    nMax: options.specType === "none" ? 0 : options.specDraftNMax,
+    nMin: options.specDraftNMin,
+    pMin: options.specDraftPMin,
+    draftTopK: options.specDraftTopK,
+    draftTopP: options.specDraftTopP,
+    draftTemperature: options.specDraftTemp,
+    gate: options.specGate,
+    verify: options.specVerify,
+    catchup: options.specCatchup,
+    pad: options.specDraftPad,
+    syntheticRates: options.specSynthRates,
+    maxQueue,
+    prefillWaitMs: options.prefillWaitMs,
+    cachePrompt: options.cachePrompt,
+    seed: options.seed === 0 ? 1 : options.seed,
+  };
+}
+
+/** On a GPU logits stay there (one row of a large vocabulary costs a millisecond on the host); on a CPU a chain only costs. */
+function slotSampling(option: EngineOptions["sampling"], hasGpu: boolean, automatic: SlotSampling): SlotSampling {
+  switch (option) {
+    case "auto":
+      return hasGpu ? automatic : "host";
+    case "device":
+      return "device-top-k";
+    case "device-greedy":
+    case "host":
+      return option;
+    default:
+      return option satisfies never;
+  }
+}
+
+function usedBytes(api: Parameters<typeof deviceMemory>[0], gpus: readonly Device[]): number {
+  if (gpus.filter(isGpu).length === 0) return process.memoryUsage.rss();
+  return gpus.reduce((sum, gpu) => {
+    const { totalBytes, freeBytes } = deviceMemory(api, gpu);
+    return sum + totalBytes - freeBytes;
+  }, 0);
+}
+
+/** One file per model, heads, device, library and every option that changes what a step costs. */
+function costTableFile(options: EngineOptions, backend: LlamaBackend, cacheDir?: string): string {
+  const identity = [options.model, ...options.specDraftModel].map((file) => {
+    const { size, mtimeMs } = fs.statSync(file);
+    return [path.resolve(file), size, mtimeMs];
+  });
+  const { device, library } = backend.description;
+  const { parallel, ctxSize, ubatchSize, flashAttn, kvUnified, graphReuse, specDraftNMax, specVerify, specCatchup, specDraftPad, sampling, specDraftSampling, cacheTypeK, cacheTypeV, threads } = options;
+  const key = JSON.stringify({ version: 2, identity, device, library, parallel, ctxSize, ubatchSize, flashAttn, kvUnified, graphReuse, specDraftNMax, specVerify, specCatchup, specDraftPad, sampling, specDraftSampling, cacheTypeK, cacheTypeV, threads });
+  const folder = cacheDir ?? path.join(process.env["XDG_CACHE_HOME"] ?? path.join(os.homedir(), ".cache"), "foretoken", "cost");
+  return path.join(folder, `${createHash("sha256").update(key).digest("hex").slice(0, 24)}.json`);
+}
+
+function readTable(file: string, nMax: number): CostTableData | undefined {
+  try {
+    const data = JSON.parse(fs.readFileSync(file, "utf8")) as CostTableData;
+    return data.stepMs.every((row) => row.length === nMax + 1 && row.every((ms) => ms > 0)) ? data : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/** A table that cannot be kept is measured again next time. */
+function writeTable(file: string, data: CostTableData): void {
+  try {
+    fs.mkdirSync(path.dirname(file), { recursive: true });
+    fs.writeFileSync(`${file}.${process.pid}`, JSON.stringify(data));
+    fs.renameSync(`${file}.${process.pid}`, file);
+  } catch {
+    // Nothing depends on it.
+  }
+}
