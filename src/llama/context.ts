@@ -93,7 +93,7 @@ export class LlamaContext implements DecodeContext, Disposable {
   decode(): void {
     const { pointer } = this;
     const outputIndex = this.#spareOutputIndex;
-    const nOutputs = checkRows(this.rows, this.limits, this.nVocab, this.#state, outputIndex);
+    const nOutputs = checkRows(this.rows, this.limits, this.nVocab, this.#state, outputIndex, this.#parts.isDraft);
     this.#native.batch.n_tokens = this.rows.n;
     const code = this.#api.llama_decode(pointer, this.#native.batch);
     if (code !== 0) this.#fail(code);

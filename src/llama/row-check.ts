@@ -21,8 +21,12 @@ export function createSequenceState(nSeq: number): SequenceState {
 
 const bad = (message: string): DecodeError => new DecodeError(-1, message);
 
-/** hot: once a decode, one pass over the rows. Returns the number of output rows. @throws {DecodeError} code -1, or 1 past the end of the context. */
-export function checkRows(rows: Rows, limits: ContextLimits, nVocab: number, state: SequenceState, outputIndex: Int32Array): number {
+/**
+ * hot: once a decode, one pass over the rows. Returns the number of output rows. `maySkip`: a draft context may leave
+ * positions out (rows whose hidden state is gone), which libllama takes for models with M-RoPE.
+ * @throws {DecodeError} code -1, or 1 past the end of the context.
+ */
+export function checkRows(rows: Rows, limits: ContextLimits, nVocab: number, state: SequenceState, outputIndex: Int32Array, maySkip: boolean): number {
   const { n } = rows;
   if (n <= 0) throw bad("decode of no rows");
   if (n > limits.nRows) throw bad(`decode of ${n} rows; --batch-size allows ${limits.nRows}`);
@@ -43,9 +47,9 @@ export function checkRows(rows: Rows, limits: ContextLimits, nVocab: number, sta
       nSeqOutputs = 0;
     }
     if (token < 0 || token >= nVocab) throw bad(`row ${i}: token ${token} is not in 0..${nVocab - 1}`);
-    if (position !== expected) throw bad(`row ${i}: position ${position} of sequence ${seq} does not continue it; ${expected} is next`);
+    if (position !== expected && !(maySkip && position > expected)) throw bad(`row ${i}: position ${position} of sequence ${seq} does not continue it; ${expected} is next`);
     if (position >= limits.nCtxSeq) throw new DecodeError(1, `sequence ${seq} is full at ${limits.nCtxSeq} tokens; raise --ctx-size`);
-    expected++;
+    expected = position + 1;
     if (rows.outputs[i] === 0) outputIndex[i] = -1;
     else {
       outputIndex[i] = nOutputs++;
