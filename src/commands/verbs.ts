@@ -14,6 +14,7 @@ const verb = (summary: string, load: () => Promise<{ command: unknown }>): Verb 
 export const verbs: Readonly<Record<string, Verb>> = {
   doctor: verb("what this machine can run, and what to install for more", () => import("./doctor.ts")),
   convert: verb("a Hugging Face checkpoint (qwen3_5, qwen3_5_moe) as a GGUF file", () => import("./convert.ts")),
+  bootstrap: verb("an MTP head from one trunk layer, where training begins", () => import("./bootstrap.ts")),
   bench: verb("load-test any OpenAI-compatible server: throughput, latencies, draft acceptance", () => import("./bench.ts")),
   "bench sweep": verb("measure servers against each other over concurrencies and rounds, from a plan file", () => import("./bench-sweep.ts")),
   "probe correctness": verb("the gate: the server lists the model and both endpoints answer coherently", () => import("./probe-correctness.ts")),
