@@ -133,7 +133,7 @@ export interface LlamaApi {
   llama_n_ubatch(context: Pointer): number;
   llama_n_seq_max(context: Pointer): number;
   llama_n_rs_seq(context: Pointer): number;
-  llama_get_memory(context: Pointer): Pointer;
+  llama_get_memory(context: Pointer): Nullable;
   llama_memory_seq_rm(memory: Pointer, seq: number, from: number, to: number): boolean;
   llama_memory_seq_pos_max(memory: Pointer, seq: number): number;
   llama_memory_clear(memory: Pointer, data: boolean): void;

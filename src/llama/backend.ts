@@ -7,7 +7,7 @@ import { UserError } from "../util/errors.ts";
 import type { LlamaContext } from "./context.ts";
 import { createContext, type CacheType, type ContextOptions, type FlashAttention } from "./create-context.ts";
 import { createGrammar } from "./grammar.ts";
-import { checkHead, checkTarget, readModelFacts } from "./head-check.ts";
+import { checkHead, checkTarget, readModelFacts, type ModelFacts } from "./head-check.ts";
 import { loadLlama } from "./library.ts";
 import { loadModel, type Model, type ModelOptions } from "./model.ts";
 import type { Pointer } from "./structs.ts";
@@ -76,7 +76,8 @@ export function createBackend(options: BackendOptions): LlamaBackend {
   const { headPaths = [], useHead = false } = options;
   const targetFacts = readModelFacts(options.modelPath);
   checkTarget(targetFacts, useHead && headPaths.length === 0);
-  for (const path of headPaths) checkHead(readModelFacts(path), targetFacts);
+  const headFacts = headPaths.map((path) => readModelFacts(path));
+  for (const facts of headFacts) checkHead(facts, targetFacts);
   if (options.nSlots < 1) throw new UserError(`--parallel ${options.nSlots}: at least one slot is needed`);
   const open = new Set<{ close(): void }>();
   const closeAll = (): void => {
@@ -91,8 +92,8 @@ export function createBackend(options: BackendOptions): LlamaBackend {
   try {
     const llama = loadLlama({ llamaDir: options.llamaDir, device: options.device });
     const isInFile = useHead && headPaths.length === 0;
-    const model = keep(loadModel(llama, options.modelPath, modelOptions(options, isInFile)));
-    const headModels = isInFile ? [model] : headPaths.map((path) => keep(loadModel(llama, path, modelOptions(options, true))));
+    const model = keep(loadModel(llama, options.modelPath, modelOptions(options, targetFacts, isInFile)));
+    const headModels = isInFile ? [model] : headFacts.map((facts) => keep(loadModel(llama, facts.path, modelOptions(options, facts, true))));
     const plan = planContexts(options, model, headModels.length);
     const target = keep(createContext(model, plan.target));
     const heads = headModels.map((head, i) => keep(createContext(head, plan.heads[i] as ContextOptions)));
@@ -114,8 +115,9 @@ export function createBackend(options: BackendOptions): LlamaBackend {
   }
 }
 
-function modelOptions(options: BackendOptions, loadMtp: boolean): ModelOptions {
+function modelOptions(options: BackendOptions, facts: ModelFacts, loadMtp: boolean): ModelOptions {
   return {
+    facts,
     loadMtp,
     ...(options.device === undefined ? {} : { device: options.device }),
     ...(options.gpuLayers === undefined ? {} : { gpuLayers: options.gpuLayers }),

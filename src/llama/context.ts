@@ -63,7 +63,7 @@ export class LlamaContext implements DecodeContext, Disposable {
     this.#parts = parts;
     this.#pointer = parts.pointer;
     this.#release = model.retain();
-    this.#memory = this.#api.llama_get_memory(parts.pointer);
+    this.#memory = this.#api.llama_get_memory(parts.pointer) as Pointer;
     this.limits = limits;
     this.nVocab = model.nVocab;
     this.nEmbd = model.nEmbd;

@@ -57,6 +57,7 @@ export function createContext(model: Model, options: ContextOptions): LlamaConte
       pointer = second.result;
       if (pointer === null) throw new UserError(`libllama cannot make a context of ${options.nCells} cells for ${model.path}: ${reasonIn(second.lines) || "no reason given"}; lower --ctx-size or --parallel if memory is short`);
     }
+    if (api.llama_get_memory(pointer) === null) throw new UserError(`${model.path} is a model without memory (an embedding model?); foretoken serves decoder-only language models`);
     const limits: ContextLimits = {
       nSeq,
       nCtxSeq: api.llama_n_ctx_seq(pointer),
@@ -68,7 +69,9 @@ export function createContext(model: Model, options: ContextOptions): LlamaConte
     };
     return new LlamaContext({ model, pointer, chains, samplings: options.samplings, limits, isDraft: options.isDraft, hiddenRows: options.hiddenRows });
   } catch (error) {
-    if (pointer === null) chains.free();
+    // Chains may be freed only after the context that has them.
+    if (pointer !== null) api.llama_free(pointer);
+    chains.free();
     throw error;
   }
 }
@@ -77,6 +80,7 @@ export function createContext(model: Model, options: ContextOptions): LlamaConte
 function checkModel(model: Model, options: ContextOptions): void {
   if (model.isVocabOnly) throw new Error(`${model.path} was loaded for its vocabulary only`);
   if (options.isDraft && !model.hasMtp) throw new UserError(`${model.path} has no MTP layers loaded; a draft needs a file with an MTP head`);
+  if (!options.isDraft && !model.hasTrunk) throw new UserError(`${model.path} holds a draft head and no trunk; give the model with -m and this file with --spec-draft-model`);
   if (!options.isDraft && model.llama.api.llama_model_has_encoder(model.pointer)) throw new UserError(`${model.path} has an encoder; foretoken serves decoder-only models`);
   if (options.nBatch < 1 || options.nUbatch < 1) throw new UserError(`--batch-size ${options.nBatch} and --ubatch-size ${options.nUbatch} must be at least 1`);
 }

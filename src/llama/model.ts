@@ -2,6 +2,7 @@
 import koffi from "koffi";
 import { UserError } from "../util/errors.ts";
 import { statFile } from "../util/files.ts";
+import { readModelFacts, type ModelFacts } from "./head-check.ts";
 import { captureLog, reasonIn, selectDevices, type Llama } from "./library.ts";
 import { isGpu, type Device } from "./devices.ts";
 import { modelDefaults, type ModelParams, type Pointer } from "./structs.ts";
@@ -11,9 +12,11 @@ export interface ModelOptions {
   readonly device?: string;
   /** Layers on the device; -1 all. */
   readonly gpuLayers?: number;
-  /** Load the MTP layers of the file. Without them an MTP context aborts the process. */
+  /** Load the MTP layers of the file. */
   readonly loadMtp?: boolean;
   readonly vocabOnly?: boolean;
+  /** The header's facts when the caller has read them. */
+  readonly facts?: ModelFacts;
   /** Read the header and plan the memory, allocate and read nothing. */
   readonly noAlloc?: boolean;
   /** Repack weights for the CPU kernels; off gives bitwise equal rows at every batch width for more types. */
@@ -26,7 +29,10 @@ export class Model implements Disposable {
   readonly llama: Llama;
   readonly path: string;
   readonly devices: readonly Device[];
+  /** MTP layers are there and loaded: without them an MTP context aborts the process. */
   readonly hasMtp: boolean;
+  /** Layers that decode are there: without them a default context crashes the process. */
+  readonly hasTrunk: boolean;
   readonly isVocabOnly: boolean;
   #pointer: Pointer | undefined;
   #nContexts = 0;
@@ -37,7 +43,8 @@ export class Model implements Disposable {
     this.#pointer = pointer;
     this.devices = devices;
     this.isVocabOnly = options.vocabOnly ?? false;
-    this.hasMtp = (options.loadMtp ?? false) && llama.api.llama_model_n_layer_nextn(pointer) > 0;
+    this.hasMtp = (options.loadMtp ?? false) && (options.facts?.nMtpPresent ?? 0) > 0 && llama.api.llama_model_n_layer_nextn(pointer) > 0;
+    this.hasTrunk = options.facts?.hasTrunk ?? false;
   }
 
   /** The native model. @throws after close. */
@@ -109,6 +116,7 @@ export class Model implements Disposable {
 /** @throws {UserError} when the file is missing or libllama refuses it, with libllama's reason. */
 export function loadModel(llama: Llama, path: string, options: ModelOptions = {}): Model {
   statFile(path, "model");
+  const facts = options.vocabOnly === true ? undefined : (options.facts ?? readModelFacts(path));
   const devices = options.vocabOnly === true ? [] : selectDevices(llama, options.device ?? "auto");
   const deviceList = BigUint64Array.from([...devices.map((d) => d.pointer), 0n]);
   const progressType = koffi.pointer(koffi.proto("bool", ["float", "void *"]));
@@ -126,7 +134,7 @@ export function loadModel(llama: Llama, path: string, options: ModelOptions = {}
   };
   try {
     const pointer = llama.api.llama_model_load_from_file(path, params) ?? loadAgainForReason(llama, path, params);
-    return new Model(llama, path, pointer, options, devices);
+    return new Model(llama, path, pointer, facts === undefined ? options : { ...options, facts }, devices);
   } finally {
     if (callback !== undefined) koffi.unregister(callback);
   }
