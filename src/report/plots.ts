@@ -1,0 +1,178 @@
+/** The figures of a report, each in a wide and a phone-wide drawing. Pure functions of the rows. */
+import * as Plot from "@observablehq/plot";
+import { formatFixed } from "../util/format.ts";
+import type { Block } from "./block.ts";
+import type { BenchRow, CostTable, TrainingRun } from "./model.ts";
+import { baselineColor, drawFigure, narrowSize, seriesColor, wideSize, type LegendEntry, type Size } from "./svg.ts";
+import { concurrenciesOf } from "./tables.ts";
+
+type Figure = Extract<Block, { kind: "figure" }>;
+
+function figure(id: string, title: string, caption: string, draw: (size: Size) => string): Figure {
+  return { kind: "figure", id, title, caption, wide: draw(wideSize), narrow: draw(narrowSize) };
+}
+
+/** Series in the order of the rows; baselines in ink, the others in the palette's order. */
+function legendOf(rows: readonly BenchRow[]): LegendEntry[] {
+  const baselines = new Set(rows.flatMap((r) => (r.ratio === null ? [] : [r.ratio.baseline])));
+  let n = 0;
+  return [...new Set(rows.map((r) => r.profile))].map((label) => ({ label, color: baselines.has(label) ? baselineColor : seriesColor(n++), isDashed: baselines.has(label) }));
+}
+
+const colorOf = (legend: readonly LegendEntry[]): ((name: string) => string) => (name) => legend.find((e) => e.label === name)?.color ?? baselineColor;
+
+const axis = { label: null, tickSize: 0, labelArrow: "none" } as const;
+
+/** Lines over concurrency, with the interval of each point where there is one. */
+function overConcurrency(title: string, rows: readonly BenchRow[], legend: readonly LegendEntry[], size: Size, yLabel: string, value: (r: BenchRow) => number | null, interval: (r: BenchRow) => { low: number; high: number } | null, one?: number): string {
+  const points = rows.flatMap((r) => {
+    const y = value(r);
+    const range = interval(r);
+    return y === null ? [] : [{ profile: r.profile, x: `c${r.concurrency}`, y, low: range?.low ?? y, high: range?.high ?? y }];
+  });
+  const color = colorOf(legend);
+  const most = Math.max(one ?? 0, ...points.map((p) => Math.max(p.y, Math.min(p.high, p.y * 1.5))));
+  return drawFigure(title, legend, size, {
+    height: size.isNarrow ? 260 : 320,
+    marginLeft: 48,
+    marginRight: 14,
+    x: { ...axis, type: "point", domain: concurrenciesOf(rows).map((c) => `c${c}`), padding: 0.25 },
+    y: { ...axis, label: yLabel, grid: false, domain: [0, most * 1.05], nice: true, ticks: 6 },
+    marks: [
+      Plot.gridY({ ticks: 6, stroke: "var(--rule)", strokeOpacity: 1 }),
+      ...(one === undefined ? [] : [Plot.ruleY([one], { stroke: "var(--ink)", strokeWidth: 1.5, strokeDasharray: "5 3" })]),
+      Plot.ruleX(points.filter((p) => p.high > p.low), { x: "x", y1: "low", y2: "high", stroke: (p: { profile: string }) => color(p.profile), strokeOpacity: 0.45, strokeWidth: 4, clip: true }),
+      ...legend.map((e) => Plot.line(points.filter((p) => p.profile === e.label), { x: "x", y: "y", stroke: e.color, strokeWidth: 2.2, ...(e.isDashed ? { strokeDasharray: "6 3" } : {}) })),
+      Plot.dot(points, { x: "x", y: "y", r: 3.6, fill: (p: { profile: string }) => color(p.profile), stroke: "var(--paper)", strokeWidth: 1 }),
+    ],
+  });
+}
+
+export function throughputPlot(id: string, rows: readonly BenchRow[]): Figure {
+  const legend = legendOf(rows);
+  const title = "Output tokens per second by concurrency";
+  const caption = "Output tokens per second of all streams together, by streams in flight. Bands are 95% intervals over rounds, where there were rounds.";
+  return figure(id, title, caption, (size) => overConcurrency(title, rows, legend, size, "tok/s", (r) => r.tokPerSec, (r) => r.tokPerSecInterval));
+}
+
+/** Undefined when no row has a ratio. */
+export function ratioPlot(id: string, rows: readonly BenchRow[]): Figure | undefined {
+  const compared = rows.filter((r) => r.ratio !== null);
+  if (compared.length === 0) return undefined;
+  const legend = legendOf(rows).filter((e) => compared.some((r) => r.profile === e.label));
+  const title = "Throughput over the baseline's";
+  const caption = "Above the dashed line drafting pays, below it costs. Ratios are paired: same round, same prompts, same concurrency.";
+  return figure(id, title, caption, (size) =>
+    overConcurrency(title, compared, legend, size, "ratio", (r) => r.ratio?.median ?? null, (r) => (r.ratio !== null && Number.isFinite(r.ratio.low) ? { low: r.ratio.low, high: r.ratio.high } : null), 1),
+  );
+}
+
+/** Unconditional acceptance by position, all concurrencies of a profile together. */
+export function acceptancePlot(id: string, rows: readonly BenchRow[]): Figure | undefined {
+  const drafting = rows.filter((r) => r.acceptanceByPosition.length > 0 && (r.nDrafts ?? 0) > 0);
+  if (drafting.length === 0) return undefined;
+  const legend = legendOf(rows).filter((e) => drafting.some((r) => r.profile === e.label));
+  const points = legend.flatMap(({ label }) => pooled(drafting.filter((r) => r.profile === label)).map((y, i) => ({ profile: label, x: String(i + 1), y })));
+  const color = colorOf(legend);
+  const title = "Acceptance by draft position";
+  const caption = "Share of all drafts whose token at this position was accepted (unconditional), so a later position can never be above an earlier one.";
+  return figure(id, title, caption, (size) =>
+    drawFigure(title, legend, size, {
+      height: size.isNarrow ? 230 : 260,
+      marginLeft: 48,
+      marginRight: 14,
+      marginBottom: 40,
+      x: { ...axis, type: "point", label: "position in the draft", domain: [...new Set(points.map((p) => p.x))].sort(), padding: 0.4, labelAnchor: "center" },
+      y: { ...axis, domain: [0, 1], tickFormat: "%", ticks: 5 },
+      marks: [
+        Plot.gridY({ ticks: 5, stroke: "var(--rule)", strokeOpacity: 1 }),
+        ...legend.map((e) => Plot.line(points.filter((p) => p.profile === e.label), { x: "x", y: "y", stroke: e.color, strokeWidth: 2.2 })),
+        Plot.dot(points, { x: "x", y: "y", r: 4, fill: (p: { profile: string }) => color(p.profile), stroke: "var(--paper)", strokeWidth: 1 }),
+      ],
+    }),
+  );
+}
+
+function pooled(rows: readonly BenchRow[]): number[] {
+  const nDrafts = rows.reduce((sum, r) => sum + (r.nDrafts ?? 0), 0);
+  const n = Math.max(...rows.map((r) => r.acceptanceByPosition.length));
+  return Array.from({ length: n }, (_, i) => rows.reduce((sum, r) => sum + (r.acceptanceByPosition[i] ?? 0) * (r.nDrafts ?? 0), 0) / nDrafts);
+}
+
+/** Time to first token at the highest concurrency: from the 5th to the 95th percentile, half of the requests in the bar. */
+export function ttftPlot(id: string, rows: readonly BenchRow[]): Figure | undefined {
+  const top = concurrenciesOf(rows.filter((r) => r.ttftQuantilesMs.length === 21)).at(-1);
+  const at = rows.filter((r) => r.concurrency === top && r.ttftQuantilesMs.length === 21);
+  if (at.length === 0) return undefined;
+  const legend = legendOf(rows);
+  const color = colorOf(legend);
+  const points = at.map((r) => {
+    const q = r.ttftQuantilesMs as readonly number[] & { [i: number]: number };
+    return { profile: r.profile, low: q[1] as number, q1: q[5] as number, mid: q[10] as number, q3: q[15] as number, high: q[19] as number };
+  });
+  const stroke = (p: { profile: string }): string => color(p.profile);
+  const title = `Time to first token at c${top}`;
+  const caption = "Per profile: line from the 5th to the 95th percentile of the requests, bar over the middle half, dot at the median. Milliseconds at the client.";
+  return figure(id, title, caption, (size) =>
+    drawFigure(title, [], size, {
+      height: 40 + 44 * points.length,
+      marginLeft: 8,
+      marginRight: 40,
+      x: { ...axis, domain: [0, Math.max(...points.map((p) => p.high)) * 1.02], ticks: size.isNarrow ? 4 : 8 },
+      y: { ...axis, domain: points.map((p) => p.profile), padding: 0.3, axis: null },
+      marks: [
+        Plot.gridX({ ticks: size.isNarrow ? 4 : 8, stroke: "var(--rule)", strokeOpacity: 1 }),
+        Plot.ruleY(points, { y: "profile", x1: "low", x2: "high", stroke, strokeWidth: 1.5, dy: 8 }),
+        Plot.ruleY(points, { y: "profile", x1: "q1", x2: "q3", stroke, strokeWidth: 9, strokeOpacity: 0.5, dy: 8 }),
+        Plot.dot(points, { y: "profile", x: "mid", fill: stroke, r: 5, stroke: "var(--paper)", dy: 8 }),
+        Plot.text(points, { y: "profile", text: "profile", frameAnchor: "left", textAnchor: "start", dy: -10, dx: 2, fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 3 }),
+        Plot.text(points, { y: "profile", x: "high", text: (p: { high: number }) => formatFixed(p.high, p.high < 100 ? 1 : 0), textAnchor: "start", dx: 6, dy: 8, fill: "var(--soft)" }),
+      ],
+    }),
+  );
+}
+
+/** Measured cost of a call by sequences and rows, as a heat map: darker is dearer per row. */
+export function costPlot(id: string, table: CostTable): Figure {
+  const contexts = [...new Set(table.cells.map((c) => c.context))];
+  const points = table.cells.map((c) => ({ ...c, x: `${c.rows}`, y: `${c.sequences}`, perRow: c.ms / (c.rows * c.sequences) }));
+  const caption = "Milliseconds of one call, by sequences (down) and rows of each sequence (across). The shade is time per row: a wide call is worth it where the shade is light.";
+  return figure(id, table.title, caption, (size) =>
+    drawFigure(table.title, [], size, {
+      height: 46 + 34 * new Set(points.map((p) => p.y)).size * (size.isNarrow ? contexts.length : 1),
+      marginLeft: 40,
+      marginTop: 30,
+      ...(size.isNarrow ? { fy: { domain: contexts, label: null } } : { fx: { domain: contexts, label: null } }),
+      x: { ...axis, type: "band", domain: [...new Set(points.map((p) => p.x))].sort((a, b) => Number(a) - Number(b)) },
+      y: { ...axis, type: "band", domain: [...new Set(points.map((p) => p.y))].sort((a, b) => Number(a) - Number(b)) },
+      opacity: { type: "linear", domain: [0, Math.max(...points.map((p) => p.perRow))], range: [0.06, 0.6] },
+      marks: [
+        Plot.cell(points, { x: "x", y: "y", ...(size.isNarrow ? { fy: "context" } : { fx: "context" }), fill: "var(--s0)", fillOpacity: "perRow", inset: 1, rx: 3 }),
+        Plot.text(points, { x: "x", y: "y", ...(size.isNarrow ? { fy: "context" } : { fx: "context" }), text: (p: { ms: number }) => formatFixed(p.ms, p.ms < 10 ? 2 : 1), fill: "var(--ink)" }),
+      ],
+    }),
+  );
+}
+
+/** Offline acceptance (or loss, when a run has no acceptance) over training steps. */
+export function trainingPlot(id: string, run: TrainingRun): Figure | undefined {
+  const n = Math.max(0, ...run.points.map((p) => p.acceptance.length));
+  const legend: LegendEntry[] = n > 0 ? Array.from({ length: n }, (_, i) => ({ label: `position ${i + 1}`, color: seriesColor(i), isDashed: false })) : [{ label: "loss", color: seriesColor(0), isDashed: false }];
+  const points = run.points.flatMap((p) => (n > 0 ? p.acceptance.map((y, i) => ({ series: `position ${i + 1}`, x: p.step, y })) : p.loss === null ? [] : [{ series: "loss", x: p.step, y: p.loss }]));
+  if (points.length === 0) return undefined;
+  const title = `${run.name}: ${n > 0 ? "offline acceptance by position" : "loss"} over steps`;
+  const caption = n > 0 ? "Acceptance on held-out captures while training (unconditional). The served acceptance is in the table: it decides." : "Training loss. The served acceptance decides, not the loss.";
+  return figure(id, title, caption, (size) =>
+    drawFigure(title, legend, size, {
+      height: size.isNarrow ? 240 : 280,
+      marginLeft: 48,
+      marginBottom: 40,
+      x: { ...axis, label: "step", labelAnchor: "center", ticks: size.isNarrow ? 4 : 8 },
+      y: { ...axis, ...(n > 0 ? { domain: [0, 1], tickFormat: "%" } : { zero: true }), ticks: 5 },
+      marks: [
+        Plot.gridY({ ticks: 5, stroke: "var(--rule)", strokeOpacity: 1 }),
+        ...legend.map((e) => Plot.line(points.filter((p) => p.series === e.label), { x: "x", y: "y", stroke: e.color, strokeWidth: 2 })),
+      ],
+    }),
+  );
+}

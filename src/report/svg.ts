@@ -1,0 +1,75 @@
+/**
+ * Figures as SVG without a browser: Observable Plot on linkedom, with a legend of its own so that a file stands alone.
+ * Colours are CSS variables with light and dark values, so a page can set them and a file follows the viewer's scheme.
+ */
+import * as Plot from "@observablehq/plot";
+import { parseHTML } from "linkedom";
+
+/** Distinguishable in both schemes and for the common colour blindnesses when neighbours are read in order. */
+const series: readonly (readonly [light: string, dark: string])[] = [
+  ["#2563a8", "#7db4ee"],
+  ["#c2570c", "#f3a262"],
+  ["#0f7b6c", "#5fc9b8"],
+  ["#9333a8", "#d59be6"],
+  ["#8a6d00", "#dcc05a"],
+  ["#be2f50", "#f2899f"],
+  ["#4b7a1c", "#a5cf72"],
+  ["#6b5bb5", "#b3a7ee"],
+];
+
+export const plotVariables = {
+  light: `--ink:#1c2330;--soft:#5b6472;--rule:#d5d9e0;--paper:#ffffff;${series.map(([l], i) => `--s${i}:${l}`).join(";")}`,
+  dark: `--ink:#e4e8ef;--soft:#9aa3b2;--rule:#343b47;--paper:#161a21;${series.map(([, d], i) => `--s${i}:${d}`).join(";")}`,
+};
+
+export const seriesColor = (i: number): string => `var(--s${i % series.length})`;
+/** What others are compared with is drawn in the colour of text. */
+export const baselineColor = "var(--ink)";
+
+export interface Size {
+  readonly width: number;
+  readonly isNarrow: boolean;
+}
+
+export const wideSize: Size = { width: 720, isNarrow: false };
+export const narrowSize: Size = { width: 350, isNarrow: true };
+
+export interface LegendEntry {
+  readonly label: string;
+  readonly color: string;
+  readonly isDashed: boolean;
+}
+
+/** `plot` is drawn below the legend; the result is one SVG element as text. */
+export function drawFigure(title: string, legend: readonly LegendEntry[], size: Size, options: Plot.PlotOptions): string {
+  const { document } = parseHTML("<!doctype html><body></body>");
+  const svg = Plot.plot({ ...options, width: size.width, document, style: { background: "none", color: "inherit", fontSize: "12px" } });
+  svg.querySelector("style")?.remove();
+  const height = Number(svg.getAttribute("height"));
+  const columns = size.isNarrow ? 1 : Math.max(1, Math.min(2, Math.floor(92 / Math.max(1, ...legend.map((e) => e.label.length)))));
+  const rowHeight = 19;
+  const top = legend.length === 0 ? 0 : Math.ceil(legend.length / columns) * rowHeight + 8;
+  for (const name of ["class", "width", "height", "style", "fill", "viewBox"]) svg.removeAttribute(name);
+  svg.setAttribute("x", "0");
+  svg.setAttribute("y", String(top));
+  svg.setAttribute("width", String(size.width));
+  svg.setAttribute("height", String(height));
+  svg.setAttribute("fill", "currentColor");
+  const entries = legend.map((e, i) => legendEntry(e, (i % columns) * (size.width / columns), Math.floor(i / columns) * rowHeight));
+  const { outerHTML } = svg as unknown as { outerHTML: string };
+  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${size.width} ${height + top}" width="${size.width}" height="${height + top}" role="img" aria-label="${escapeXml(title)}" font-family="system-ui, sans-serif" font-size="12" color="var(--ink)" fill="currentColor">${entries.join("")}${outerHTML}</svg>`;
+}
+
+function legendEntry(entry: LegendEntry, x: number, y: number): string {
+  return `<g transform="translate(${x},${y})"><line x1="2" x2="22" y1="9" y2="9" stroke="${entry.color}" stroke-width="2.5"${entry.isDashed ? ' stroke-dasharray="5 3"' : ""}></line><text x="29" y="13">${escapeXml(entry.label)}</text></g>`;
+}
+
+export function escapeXml(text: string): string {
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");
+}
+
+/** A figure as a file of its own: with the variables that a page would set, and a background. */
+export function standaloneSvg(svg: string): string {
+  const style = `<style>:root{${plotVariables.light}}@media (prefers-color-scheme:dark){:root{${plotVariables.dark}}}</style><rect width="100%" height="100%" fill="var(--paper)"></rect>`;
+  return `<?xml version="1.0" encoding="UTF-8"?>\n${svg.replace(/^(<svg[^>]*>)/, `$1${style}`)}\n`;
+}

@@ -1,0 +1,181 @@
+/** Every table of the two reports this project started from, from data. Pure; "n/a" where nothing was measured. */
+import { MIB, formatBytes, formatFixed, formatInteger, formatPercent } from "../util/format.ts";
+import type { Column, Table } from "../util/table.ts";
+import type { Artifact, BenchRow, CheckRow, CostTable, Determinism, ExtraTable, ProfileInfo, ShapeRow, StepInfo, TrainingRun } from "./model.ts";
+
+const left = (title: string): Column => ({ title });
+const right = (title: string): Column => ({ title, align: "right" });
+export const na = "n/a";
+
+export const fixed = (value: number | null | undefined, decimals: number): string => (value === null || value === undefined || Number.isNaN(value) ? na : formatFixed(value, decimals));
+export const whole = (value: number | null | undefined): string => (value === null || value === undefined ? na : formatInteger(Math.round(value)));
+export const percent = (ratio: number | null | undefined, decimals = 2): string => (ratio === null || ratio === undefined ? na : formatPercent(ratio, decimals));
+export const positions = (rates: readonly number[]): string => (rates.length === 0 ? na : `(${rates.map((r) => formatFixed(r, 3)).join(", ")})`);
+
+const profilesOf = (rows: readonly BenchRow[]): string[] => [...new Set(rows.map((r) => r.profile))];
+export const concurrenciesOf = (rows: readonly BenchRow[]): number[] => [...new Set(rows.map((r) => r.concurrency))].sort((a, b) => a - b);
+export const rowAt = (rows: readonly BenchRow[], profile: string, concurrency: number): BenchRow | undefined => rows.find((r) => r.profile === profile && r.concurrency === concurrency);
+
+/** A row per profile, throughput and p95 TTFT per concurrency: the bootstrap report's "Throughput". */
+export function throughputTable(rows: readonly BenchRow[]): Table {
+  const concurrencies = concurrenciesOf(rows);
+  return {
+    columns: [left("Profile"), ...concurrencies.flatMap((c) => [right(`c${c} tok/s`), right(`c${c} p95 TTFT ms`)])],
+    rows: profilesOf(rows).map((profile) => [profile, ...concurrencies.flatMap((c) => [fixed(rowAt(rows, profile, c)?.tokPerSec, 1), fixed(rowAt(rows, profile, c)?.ttftP95Ms, 1)])]),
+  };
+}
+
+/** The trained report's "Low-concurrency matrix": throughput per concurrency and the ratios to the baseline. */
+export function ratioTable(rows: readonly BenchRow[]): Table {
+  const concurrencies = concurrenciesOf(rows);
+  return {
+    columns: [left("Profile"), ...concurrencies.map((c) => right(`c${c} tok/s`)), right("ratio to the baseline"), left("baseline")],
+    rows: profilesOf(rows).map((profile) => {
+      const own = concurrencies.map((c) => rowAt(rows, profile, c));
+      const ratios = own.map((r) => r?.ratio ?? undefined).map((ratio) => (ratio === undefined ? na : ratioText(ratio)));
+      const baseline = own.find((r) => r !== undefined && r.ratio !== null)?.ratio?.baseline;
+      return [profile, ...own.map((r) => fixed(r?.tokPerSec, 2)), baseline === undefined ? na : ratios.join(" / "), baseline ?? na];
+    }),
+  };
+}
+
+export function ratioText(ratio: { readonly median: number; readonly low: number; readonly high: number }): string {
+  return Number.isFinite(ratio.low) && Number.isFinite(ratio.high) ? `${formatFixed(ratio.median, 2)}x [${formatFixed(ratio.low, 2)}, ${formatFixed(ratio.high, 2)}]` : `${formatFixed(ratio.median, 2)}x`;
+}
+
+/** One line per measurement, with memory and acceptance: the trained report's "Results". */
+export function resultsTable(rows: readonly BenchRow[]): Table {
+  return {
+    columns: [left("Profile"), right("c"), right("Loaded MiB"), right("Requests"), right("Failed"), right("Output tokens"), right("tok/s"), right("p95 TTFT ms"), right("p50 TPOT ms"), left("Draft acceptance")],
+    rows: rows.map((r) => [r.profile, String(r.concurrency), whole(r.loadedMiB), whole(r.requests), whole(r.failed), whole(r.outputTokens), fixed(r.tokPerSec, 2), fixed(r.ttftP95Ms, 1), fixed(r.tpotP50Ms, 2), acceptanceText(r)]),
+  };
+}
+
+export function acceptanceText(r: BenchRow): string {
+  if (r.acceptance === null) return na;
+  return `${percent(r.acceptance)}${r.meanAcceptanceLength === null ? "" : `; mean length ${formatFixed(r.meanAcceptanceLength, 2)}`}${r.acceptanceByPosition.length === 0 ? "" : `; ${positions(r.acceptanceByPosition)}`}`;
+}
+
+/** Drafted and accepted per profile over all its concurrencies: the bootstrap report's "Draft Acceptance". */
+export function acceptanceTable(rows: readonly BenchRow[]): Table {
+  const drafting = profilesOf(rows).filter((p) => rows.some((r) => r.profile === p && (r.nDrafted ?? 0) > 0));
+  return {
+    columns: [left("Profile"), right("Accepted draft tokens"), right("Generated draft tokens"), right("Acceptance")],
+    rows: drafting.map((profile) => {
+      const own = rows.filter((r) => r.profile === profile);
+      const [accepted, drafted] = [sum(own, (r) => r.nAccepted), sum(own, (r) => r.nDrafted)];
+      return [profile, whole(accepted), whole(drafted), percent(accepted / drafted)];
+    }),
+  };
+}
+
+/** Per measurement: counts, positions, and the server's phases with call counts: the trained report's "Detailed draft statistics". */
+export function draftTable(rows: readonly BenchRow[]): Table {
+  const drafting = rows.filter((r) => (r.nDrafted ?? 0) > 0);
+  return {
+    columns: [left("Profile"), right("c"), right("Drafts"), right("Drafted tokens"), right("Accepted tokens"), right("Acceptance"), right("Mean length"), left("Unconditional, by position"), left("Conditional, by position"), left("Phases: calls, ms")],
+    rows: drafting.map((r) => [
+      r.profile,
+      String(r.concurrency),
+      whole(r.nDrafts),
+      whole(r.nDrafted),
+      whole(r.nAccepted),
+      percent(r.acceptance),
+      fixed(r.meanAcceptanceLength, 2),
+      positions(r.acceptanceByPosition),
+      positions(r.acceptanceByPosition.map((rate, i) => (i === 0 ? rate : rate / Math.max(1e-9, r.acceptanceByPosition[i - 1] as number)))),
+      r.phases.length === 0 ? na : r.phases.map((p) => `${p.name} ${formatInteger(p.calls)}, ${formatFixed(p.ms, 1)}`).join("; "),
+    ]),
+  };
+}
+
+export function artifactTable(artifacts: readonly Artifact[]): Table {
+  return {
+    columns: [left("Artifact"), left("Type"), right("Bytes"), right("Size"), right("Bits per weight"), left("Made from"), left("SHA-256")],
+    rows: artifacts.map((a) => [
+      `${a.label}${a.note === null ? "" : ` (${a.note})`}`,
+      a.type ?? na,
+      formatInteger(a.sizeBytes),
+      formatBytes(a.sizeBytes),
+      fixed(a.bitsPerWeight, 2),
+      a.sourceMiB === null ? na : `${formatFixed(a.sourceMiB, 2)} MiB${a.sourceBitsPerWeight === null ? "" : ` / ${formatFixed(a.sourceBitsPerWeight, 2)} BPW`}${a.resultMiB === null ? "" : ` to ${formatFixed(a.resultMiB, 2)} MiB`}`,
+      a.sha256.slice(0, 12),
+    ]),
+  };
+}
+
+/** Memory per profile: the bootstrap report's "Loaded VRAM", with what was expected before. */
+export function memoryTable(profiles: readonly ProfileInfo[]): Table {
+  return {
+    columns: [left("Profile"), right("Estimated before load, MiB"), right("Loaded, MiB"), right("Loaded, GiB")],
+    rows: profiles.map((p) => [p.name, whole(p.estimatedMiB), whole(p.loadedMiB), p.loadedMiB === null ? na : formatFixed(p.loadedMiB / 1024, 2)]),
+  };
+}
+
+export function profileTable(profiles: readonly ProfileInfo[]): Table {
+  return {
+    columns: [left("Profile"), left("What it is"), left("Command")],
+    rows: profiles.map((p) => [p.name, `${p.note ?? ""}${p.isSynthetic ? " (synthetic: not model text)" : ""}`, p.commandLine === null ? na : `\`${p.commandLine}\``]),
+  };
+}
+
+export function correctnessTable(checks: readonly CheckRow[]): Table {
+  return { columns: [left("Profile"), left("Check"), left("Result"), left("Detail")], rows: checks.map((c) => [c.profile, c.name, c.ok ? "passed" : "**failed**", c.detail]) };
+}
+
+export function determinismTable({ rows }: Determinism): Table {
+  return {
+    columns: [left("Mode"), left("Compared with"), right("Equal outputs"), right("Rate, 95% interval"), right("First fork (median)"), right("Margin at the fork, median / largest"), left("Note")],
+    rows: rows.map((r) => [
+      r.mode,
+      r.reference,
+      `${r.exact}/${r.prompts}`,
+      `${percent(r.prompts === 0 ? null : r.exact / r.prompts, 1)} [${formatPercent(r.exactInterval.low, 1)}, ${formatPercent(r.exactInterval.high, 1)}]`,
+      r.firstForkMin === null ? na : `${r.firstForkMin} (${fixed(r.firstForkMedian, 0)})`,
+      r.marginMedian === null ? na : `${fixed(r.marginMedian, 3)} / ${fixed(r.marginMax, 3)}`,
+      r.note ?? "",
+    ]),
+  };
+}
+
+/** The trained report's "row-shape trace", with forwards beside calls: a call is not a forward. */
+export function shapeTable(shapes: readonly ShapeRow[]): Table {
+  return {
+    columns: [left("Profile"), right("Requests"), right("Output tokens"), right("tok/s"), right("Target decode calls"), right("Forwards"), right("Target rows"), right("Logit rows"), left("Steady-state shape")],
+    rows: shapes.map((s) => [s.profile, whole(s.requests), whole(s.outputTokens), fixed(s.tokPerSec, 2), whole(s.decodeCalls), whole(s.forwards), whole(s.rows), whole(s.logitRows), s.shape]),
+  };
+}
+
+export function costTable({ cells }: CostTable): Table {
+  const contexts = [...new Set(cells.map((c) => `${c.context} ${c.rows} row${c.rows === 1 ? "" : "s"}`))];
+  const sequences = [...new Set(cells.map((c) => c.sequences))].sort((a, b) => a - b);
+  return {
+    columns: [right("Sequences"), ...contexts.map(right)],
+    rows: sequences.map((s) => [String(s), ...contexts.map((name) => fixed(cells.find((c) => c.sequences === s && `${c.context} ${c.rows} row${c.rows === 1 ? "" : "s"}` === name)?.ms, 2))]),
+  };
+}
+
+export function trainingTable({ snapshots }: TrainingRun): Table {
+  return {
+    columns: [left("Head"), left("Prompts"), right("Tokens per round"), left("Acceptance by position"), right("tok/s"), left("Verdict")],
+    rows: snapshots.map((s) => [s.label, s.promptSet, fixed(s.tokensPerRound, 2), positions(s.acceptanceByPosition), fixed(s.tokPerSec, 1), s.verdict ?? ""]),
+  };
+}
+
+export function extraTable(extra: ExtraTable): Table {
+  const isNumeric = extra.columns.map((_, i) => extra.rows.every((r) => r[i] === null || typeof r[i] === "number"));
+  return {
+    columns: extra.columns.map((title, i) => (isNumeric[i] === true ? right(title) : left(title))),
+    rows: extra.rows.map((r) => r.map((v) => (v === null ? na : typeof v === "number" ? (Number.isInteger(v) ? formatInteger(v) : formatFixed(v, Math.abs(v) < 10 ? 3 : 2)) : v))),
+  };
+}
+
+export function stepTable(steps: readonly StepInfo[]): Table {
+  return { columns: [left("Step"), right("Seconds"), left("Command"), left("Log")], rows: steps.map((s) => [s.title, formatFixed(s.seconds, 1), `\`${s.command}\``, s.log ?? ""]) };
+}
+
+export const mib = (bytes: number): number => bytes / MIB;
+
+function sum(rows: readonly BenchRow[], pick: (r: BenchRow) => number | null): number {
+  return rows.reduce((total, r) => total + (pick(r) ?? 0), 0);
+}
