@@ -65,7 +65,7 @@ const runFields = {
   hostSlots: z.int().min(0).optional().meta({ description: "slots that keep all logits, for grammars, penalties, biases and logprobs", placeholder: "N" }),
   cacheRam: z.int().min(0).default(0).meta({ aliases: ["cram"], description: "MiB for saved prompts; 0 off", placeholder: "MIB" }),
   cachePrompt: z.boolean().default(false).meta({ description: "reuse a slot's history when a prompt extends it" }),
-  prefillWaitMs: z.number().min(0).default(0).meta({ description: "wait this long for more prompts to read together", placeholder: "MS" }),
+  prefillWaitMs: z.number().min(0).default(150).meta({ description: "longest wait of a prompt to be read together with others, where that saves time while streams run; 0 never waits", placeholder: "MS" }),
   trace: z.string().optional().meta({ description: "write a JSON line for every step", placeholder: "FILE" }),
   seed: z.int().min(0).max(0xffff_ffff).default(0).meta({ short: "s", description: "seed of requests that name none; 0: a new one each", placeholder: "N" }),
   llamaDir,

@@ -2,7 +2,7 @@
  * Measures the cost table by running the engine itself: its own steps on made-up prompts at every draft length and some
  * numbers of sequences. Takes a few seconds on a GPU with a 35B model; run it before the first request.
  */
-import { median } from "../util/stats.ts";
+import { median, quantile } from "../util/stats.ts";
 import type { CostTableData } from "./cost-table.ts";
 import type { Engine } from "./engine.ts";
 import { greedySampling } from "./request.ts";
@@ -26,8 +26,7 @@ const promptLength = 32;
 /** Runs on an idle engine and leaves it idle; the engine's counters and beliefs are cleared afterwards by the caller. */
 export function calibrate(engine: Engine, options: CalibrationOptions = {}): CostTableData {
   const { nWarmSteps = 2, nTimedSteps = 5, onProgress } = options;
-  const nSlots = engine.slots.sequences.filter((s) => s.sampling === engine.slots.sequences[0]?.sampling).length;
-  const nSeqs = calibrationSizes(nSlots);
+  const nSeqs = calibrationSizes(nAlike(engine));
   const { nMax } = engine.info;
   const stepMs: number[][] = [];
   const changes: number[] = [];
@@ -36,14 +35,16 @@ export function calibrate(engine: Engine, options: CalibrationOptions = {}): Cos
     for (let k = 0; k <= nMax; k++) {
       onProgress?.(i * (nMax + 1) + k, nSeqs.length * (nMax + 1));
       const times = timeSteps(engine, n, k, nWarmSteps + nTimedSteps);
-      const steady = median(times.slice(nWarmSteps));
+      // A busy machine only ever adds time, so the lower quartile is nearer to the truth than the middle.
+      const steady = quantile(times.slice(nWarmSteps), 0.25);
       row.push(steady);
       if (k > 0) changes.push((times[0] as number) - steady);
     }
     stepMs.push(row);
   }
   engine.gate.force(undefined);
-  return { nSeqs, stepMs, changeMs: Math.max(0, changes.length === 0 ? 0 : median(changes)), ...fitPrefill(engine, nSlots) };
+  const { baseMs, rowMs } = calibratePrefill(engine);
+  return { nSeqs, stepMs, changeMs: Math.max(0, changes.length === 0 ? 0 : median(changes)), prefillBaseMs: baseMs, prefillRowMs: rowMs };
 }
 
 /** Times of `nSteps` decode steps of n sequences at draft length k. */
@@ -60,30 +61,34 @@ function timeSteps(engine: Engine, n: number, k: number, nSteps: number): number
   return times.length > 0 ? times : [NaN];
 }
 
-/** Prefill time as base + rows: one prompt against several, the median of three. */
-function fitPrefill(engine: Engine, nSlots: number): Pick<CostTableData, "prefillBaseMs" | "prefillRowMs"> {
+/** Prefill time of a forward as baseMs + rowMs * rows: one prompt against several, the median of three. */
+export function calibratePrefill(engine: Engine): { baseMs: number; rowMs: number } {
   const length = Math.min(96, Math.max(1, engine.info.nCtxSeq - 2));
-  const nMany = Math.max(1, Math.min(4, nSlots));
+  const nMany = Math.min(4, nAlike(engine));
   const time = (n: number): number =>
     median(
       [0, 1, 2].map(() => {
         startSequences(engine, n, length);
         let total = 0;
-        for (;;) {
+        do {
           engine.step();
-          if (engine.slots.inPhase("prefill").length + engine.slots.nQueued === 0) break;
           total += engine.meter.totalMs;
-        }
-        total += engine.meter.totalMs;
+        } while (engine.slots.inPhase("prefill").length + engine.slots.nQueued > 0);
         stopSequences(engine);
         return total;
       }),
     );
+  time(1);
   const one = time(1);
-  if (nMany === 1) return { prefillBaseMs: 0, prefillRowMs: one / length };
-  const many = time(nMany);
-  const rowMs = Math.max(0, (many - one) / ((nMany - 1) * length));
-  return { prefillBaseMs: Math.max(0, one - rowMs * length), prefillRowMs: Math.max(rowMs, 1e-6) };
+  if (nMany === 1) return { baseMs: 0, rowMs: one / length };
+  const rowMs = Math.max(1e-6, (time(nMany) - one) / ((nMany - 1) * length));
+  return { baseMs: Math.max(0, one - rowMs * length), rowMs };
+}
+
+/** Slots that sample like the first one: the kind that plain requests get. */
+function nAlike(engine: Engine): number {
+  const { sequences } = engine.slots;
+  return sequences.filter((s) => s.sampling === sequences[0]?.sampling).length;
 }
 
 function startSequences(engine: Engine, n: number, length: number): void {

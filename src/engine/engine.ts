@@ -12,6 +12,7 @@ import type { EngineConfig } from "./config.ts";
 import { createDrafter } from "./drafters/create.ts";
 import type { Drafter } from "./drafters/drafter.ts";
 import { Gate } from "./gate.ts";
+import type { FreshHidden } from "./head-feed.ts";
 import type { EngineLoop, EventSink } from "./loop.ts";
 import type { PrefillChunk } from "./prefill-plan.ts";
 import type { EngineInfo, EngineSnapshot, GenerateRequest } from "./request.ts";
@@ -41,6 +42,10 @@ export interface EngineDependencies {
 const maxPauseSteps = 4;
 /** 128 rows already touch most experts of a MoE model, so smaller chunks save little. */
 const minChunkRows = 128;
+/** Padding costs rows, so only short tails are padded. */
+const maxPadRows = 4;
+/** A further sequence's share of the average rate where no table says it: measured near 0.2 at 8 to 16 streams of a MoE model, 1 in theory. */
+const unknownShare = 0.5;
 
 export class Engine implements EngineLoop {
   readonly info: EngineInfo;
@@ -59,6 +64,10 @@ export class Engine implements EngineLoop {
   readonly #hasHead: boolean;
   /** Decode time since the last prefill, minus the prefill time it has to make up for. */
   #decodeCreditMs = 0;
+  /** Time of the last decode step. */
+  #stepMs = 0;
+  /** What a prefill forward costs: baseMs + rowMs * rows. Zero until measured. */
+  prefillCost = { baseMs: 0, rowMs: 0 };
 
   constructor(dependencies: EngineDependencies) {
     const { backend, config } = dependencies;
@@ -131,42 +140,64 @@ export class Engine implements EngineLoop {
 
   #plan(): Plan {
     const prefilling = this.slots.inPhase("prefill");
-    const nDecoding = this.slots.inPhase("decode").length;
-    const { nUbatch, nRows } = this.#target.limits;
+    const decoding = this.slots.inPhase("decode");
+    const nDecoding = decoding.length;
+    const nStreaming = this.#nStreaming();
+    const { nUbatch, nRows, nRollback } = this.#target.limits;
     const now = this.#clock();
     const { table } = this.gate;
-    const stepMs = table === undefined || nDecoding === 0 ? 0 : table.stepMs(nDecoding, this.totals.nDraftNow);
+    const { baseMs, rowMs } = this.prefillCost;
+    const pauseMs = maxPauseSteps * this.#stepMs;
     return schedule({
       prefillLeft: prefilling.map((s) => s.nPrefillLeft),
       isFreshPrefill: prefilling.every((s) => s.nPast === s.nCached),
       nDecoding,
+      nStreaming,
       nFreeSlots: this.slots.nFree,
       waitedMs: prefilling.length > 0 ? now - (prefilling[0] as Sequence).startMs : 0,
       decodeCreditMs: this.#decodeCreditMs,
       maxRows: Math.min(nUbatch, nRows),
-      maxRowsWhileDecoding: table === undefined ? nUbatch : Math.max(minChunkRows, Math.floor((maxPauseSteps * stepMs - table.prefillBaseMs) / Math.max(1e-6, table.prefillRowMs))),
+      maxRowsWhileStreaming: rowMs === 0 ? nUbatch : Math.max(minChunkRows, Math.floor((pauseMs - baseMs) / rowMs)),
+      maxPad: Number.isFinite(nRollback) ? Math.min(maxPadRows, nRollback) : 0,
       holdBack: {
-        // After twice the usual gap nobody else is coming.
-        maxWaitMs: now - this.slots.lastArrivalMs < 2 * this.slots.arrivalMs ? this.#config.prefillWaitMs : 0,
-        arrivalMs: this.slots.arrivalMs,
-        forwardBaseMs: table?.prefillBaseMs ?? 0,
-        marginalShare: table === undefined || nDecoding === 0 ? 1 : marginalShare(nDecoding, table.stepMs(nDecoding, 0), table.stepMs(nDecoding + 1, 0)),
+        maxWaitMs: this.#config.prefillWaitMs,
+        arrivalMs: Math.min(this.slots.arrivalMs(now), this.#nextEndMs(decoding) / this.slots.refillShare(now)),
+        forwardBaseMs: baseMs,
+        marginalShare: table === undefined || nDecoding === 0 ? unknownShare : marginalShare(nDecoding, table.stepMs(nDecoding, 0), table.stepMs(nDecoding + 1, 0)),
       },
     });
+  }
+
+  /** Sequences that have had a step since their prompt. */
+  #nStreaming(): number {
+    let n = 0;
+    for (const seq of this.slots.inPhase("decode")) if (seq.nOutput > 1) n++;
+    return n;
+  }
+
+  /** Time until the first running request reaches its token limit, at the present pace. */
+  #nextEndMs(decoding: readonly Sequence[]): number {
+    let left = Infinity;
+    for (const seq of decoding) left = Math.min(left, (seq.request?.maxTokens ?? Infinity) - seq.nOutput);
+    return (left / this.gate.acceptance.expectedTokens(this.totals.nDraftNow)) * this.#stepMs;
   }
 
   /** Reads `chunk.length` prompt rows of each member; a member whose prompt is complete gets its first token. */
   #prefill(chunk: PrefillChunk): void {
     const prefilling = this.slots.inPhase("prefill");
+    const nStreaming = this.#nStreaming();
+    const nWaiting = prefilling.length;
     const seqs = chunk.members.map((i) => prefilling[i] as Sequence);
     this.meter.begin("prefill", seqs, chunk.length, 0, "prompt");
     const fresh = this.#guard(seqs, () => this.#verifier.readPrompt(seqs, chunk.length, this.#hasHead));
     if (fresh === undefined) return;
-    const nRead = seqs.length * chunk.length;
+    this.slots.noteServed(seqs, this.totals.nSteps + 1);
     for (const [i, seq] of seqs.entries()) {
+      const { position } = fresh.get(seq) as FreshHidden;
+      this.totals.nPromptTokens += seq.nPast - position;
       if (seq.nPrefillLeft > 0) continue;
       this.slots.startDecoding(seq);
-      this.slots.push(seq, this.#sampler.sample(seq, (i + 1) * chunk.length - 1));
+      this.slots.push(seq, this.#sampler.sample(seq, i * chunk.length + seq.nPrompt - 1 - position));
     }
     // First tokens leave before the head reads the prompts.
     for (const seq of seqs) this.slots.emit(seq);
@@ -174,9 +205,8 @@ export class Engine implements EngineLoop {
     this.#drafter?.afterPrefill(seqs.filter((s) => s.phase !== "idle"), fresh, this.gate.isDrafting);
     this.meter.end();
     this.totals.nSteps++;
-    this.totals.nPromptTokens += nRead;
     this.totals.prefillMs += this.meter.totalMs;
-    this.#decodeCreditMs = Math.min(0, this.#decodeCreditMs) - this.meter.totalMs;
+    this.#decodeCreditMs = nStreaming > 0 ? Math.min(0, this.#decodeCreditMs) - this.meter.totalMs * pauseWeight(nStreaming, nWaiting) : 0;
   }
 
   /** One step of every decoding sequence: its pending token and the same number of drafts for all. */
@@ -200,6 +230,7 @@ export class Engine implements EngineLoop {
     this.totals.nSteps++;
     this.totals.decodeMs += this.meter.totalMs;
     this.totals.nDraftNow = nDraft;
+    this.#stepMs = this.meter.totalMs;
     this.totals.rowShape = `${seqs.length} seq x ${nDraft + 1} ${nDraft === 0 ? "row" : "rows"}`;
     this.totals.stepsAtK[nDraft] = (this.totals.stepsAtK[nDraft] ?? 0) + 1;
   }
@@ -298,6 +329,11 @@ function draftCap(seqs: readonly Sequence[]): number {
     wanted = Math.max(wanted, seq.nMax);
   }
   return Math.max(0, Math.min(room, wanted));
+}
+
+/** A pause for many waiting prompts counts less against a few running streams: nobody's wait should outweigh everybody's. */
+function pauseWeight(nStreaming: number, nWaiting: number): number {
+  return Math.min(1, nStreaming / nWaiting);
 }
 
 /** What one more sequence adds to the batch's rate, as a share of the average sequence's rate. */

@@ -8,7 +8,8 @@ import type { Sequence } from "./sequence.ts";
 
 /** Hidden rows still in the target's output of the last decode: those of `seq` start at `row` and at position `position`. */
 export interface FreshHidden {
-  readonly view: Float32Array;
+  /** Undefined when hidden rows were not kept. */
+  readonly view: Float32Array | undefined;
   readonly row: number;
   readonly position: number;
 }
@@ -40,7 +41,7 @@ export function addHeadRow(head: DecodeContext, seq: Sequence, position: number,
   rows.outputs[i] = wantOutput ? 1 : 0;
   const source = position - 1;
   if (source < 0) rows.hidden.fill(0, i * nEmbd, (i + 1) * nEmbd);
-  else if (fresh !== undefined && source >= fresh.position) {
+  else if (fresh?.view !== undefined && source >= fresh.position) {
     const from = (fresh.row + source - fresh.position) * nEmbd;
     rows.hidden.set(fresh.view.subarray(from, from + nEmbd), i * nEmbd);
   } else seq.ring?.read(source, rows.hidden, i);

@@ -3,54 +3,82 @@
  *
  * On a recurrent model a batch is one forward only when every sequence brings the same number of rows
  * (llama-batch.cpp `split_equal`), and hidden rows keep batch order only then. So a chunk is `length` rows of each of
- * some sequences. Prompts of different lengths leave ragged remainders; two ways to finish them are compared by their
- * number of forwards: the shortest remainder of all each time (one forward a distinct length), or powers of two
- * (one forward a binary digit of the longest: 16 prompts of 130 to 160 tokens end in 5 more forwards, not 15).
+ * some sequences. Two things make prompts of different lengths cheap all the same:
+ * - a prompt that ends up to `maxPad` rows early is padded, and the padding rolled back: the recurrent state can step
+ *   back as many rows as a draft may be long;
+ * - what remains ragged is cut either at the shortest remainder each time, or at powers of two, whichever needs fewer
+ *   forwards (16 prompts of 130 to 160 tokens: a few more forwards instead of fifteen).
  */
 export interface PrefillChunk {
   /** Indices into `remaining`. */
   readonly members: readonly number[];
-  /** Rows of each member. */
+  /** Rows of each member; one with fewer rows left is padded. */
   readonly length: number;
 }
 
 /**
- * @param remaining rows still to prefill of each waiting sequence, first come first; all > 0
+ * The first sequence sets the scale: one with far more or far fewer rows left would gain nothing from a shared chunk.
+ *
+ * @param remaining rows still to prefill of each waiting sequence, most urgent first; all > 0
  * @param maxRows most rows of a forward; at least 1
+ * @param maxPad most padding rows of a sequence
  */
-export function planPrefillChunk(remaining: readonly number[], maxRows: number): PrefillChunk {
-  const count = Math.min(remaining.length, maxRows);
-  const members = Array.from({ length: count }, (_, i) => i);
+export function planPrefillChunk(remaining: readonly number[], maxRows: number, maxPad = 0): PrefillChunk {
+  const members = similarTo(remaining).slice(0, maxRows);
+  const count = members.length;
   const group = members.map((i) => remaining[i] as number);
   const shortest = Math.min(...group);
-  const longest = Math.max(...group);
   const room = Math.floor(maxRows / count);
   if (shortest >= room) {
     // Nobody can finish in a shared forward: fewer sequences with longer chunks reach their first token sooner.
     const nFit = Math.max(1, Math.floor(maxRows / shortest));
-    if (nFit < count) return planPrefillChunk(remaining.slice(0, nFit), maxRows);
+    if (nFit < count) return planPrefillChunk(remaining.slice(0, members[nFit]), maxRows, maxPad);
     return { members, length: Math.min(shortest, room) };
   }
-  if (nForwardsByDigits(group) < nForwardsByLength(group)) {
-    const digit = 2 ** Math.floor(Math.log2(longest));
-    const length = shortest > longest - shortest ? shortest : Math.min(digit, room);
-    return { members: members.filter((i) => (remaining[i] as number) >= length), length };
+  const byLength = cutsByLength(group, maxPad);
+  const byDigits = cutsByDigits(group, maxPad);
+  const cuts = byDigits.length < byLength.length ? byDigits : byLength;
+  const length = Math.min(cuts[0] as number, room);
+  // A member joins when the chunk fits into what it has left plus padding.
+  return { members: members.filter((i) => (remaining[i] as number) + maxPad >= length), length };
+}
+
+function similarTo(remaining: readonly number[]): number[] {
+  const first = remaining[0] as number;
+  const members: number[] = [];
+  for (const [i, n] of remaining.entries()) if (n <= 2 * first + 8 && first <= 2 * n + 8) members.push(i);
+  return members;
+}
+
+/** Chunk lengths when each forward ends the shortest prompts, padding those that nearly end with it. */
+function cutsByLength(group: readonly number[], maxPad: number): number[] {
+  const cuts: number[] = [];
+  let left = [...group];
+  while (left.length > 0) {
+    const shortest = Math.min(...left);
+    // The longest length that the shortest can be padded to and that ends another prompt exactly.
+    const length = Math.max(...left.filter((n) => n <= shortest + maxPad));
+    cuts.push(length);
+    left = left.map((n) => n - length).filter((n) => n > 0);
   }
-  return { members, length: shortest };
+  return cuts;
 }
 
-function nForwardsByLength(group: readonly number[]): number {
-  return new Set(group).size;
-}
-
-function nForwardsByDigits(group: readonly number[]): number {
-  const shortest = Math.min(...group);
-  const longest = Math.max(...group);
-  // The common part first when it is most of the work; then the binary digits that occur in the remainders.
-  const base = shortest > longest - shortest ? shortest : 0;
-  let digits = 0;
-  for (const length of group) digits |= length - base;
-  let n = base > 0 ? 1 : 0;
-  for (; digits > 0; digits >>>= 1) n += digits & 1;
-  return n;
+/** The common part first when it is most of the work; then powers of two, largest first; padding ends what is short enough. */
+function cutsByDigits(group: readonly number[], maxPad: number): number[] {
+  const cuts: number[] = [];
+  let left = [...group];
+  const shortest = Math.min(...left);
+  if (shortest > Math.max(...left) - shortest) {
+    const length = Math.max(...left.filter((n) => n <= shortest + maxPad));
+    cuts.push(length);
+    left = left.map((n) => n - length).filter((n) => n > 0);
+  }
+  while (left.length > 0) {
+    const longest = Math.max(...left);
+    const length = longest <= maxPad + 1 ? longest : 2 ** Math.floor(Math.log2(longest));
+    cuts.push(length);
+    left = left.map((n) => (n + maxPad >= length ? n - length : n)).filter((n) => n > 0);
+  }
+  return cuts;
 }

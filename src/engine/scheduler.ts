@@ -13,6 +13,8 @@ export interface ScheduleInput {
   /** True when none of them has been started, so that waiting for company loses nothing but time. */
   readonly isFreshPrefill: boolean;
   readonly nDecoding: number;
+  /** Decoding sequences that have had a step since their prompt: the streams that a prefill pauses. */
+  readonly nStreaming: number;
   /** Free slots that a further request could take. */
   readonly nFreeSlots: number;
   /** Time since the first of the waiting prompts got its slot. */
@@ -20,8 +22,10 @@ export interface ScheduleInput {
   /** Decode time gained since the last prefill minus the prefill time it has to make up for; prefill may run at >= 0. */
   readonly decodeCreditMs: number;
   readonly maxRows: number;
-  /** Most rows while sequences decode: bounds the pause of running streams. */
-  readonly maxRowsWhileDecoding: number;
+  /** Rows that a prompt may be padded with and rolled back. */
+  readonly maxPad: number;
+  /** Most rows while sequences stream: bounds the pause of running streams. */
+  readonly maxRowsWhileStreaming: number;
   readonly holdBack: HoldBack;
 }
 
@@ -39,20 +43,21 @@ export interface HoldBack {
 export type Plan = { readonly kind: "idle" } | { readonly kind: "decode" } | { readonly kind: "prefill"; readonly chunk: PrefillChunk };
 
 export function schedule(input: ScheduleInput): Plan {
-  const { prefillLeft, nDecoding } = input;
+  const { prefillLeft, nDecoding, nStreaming, maxPad } = input;
   if (prefillLeft.length === 0) return nDecoding > 0 ? { kind: "decode" } : { kind: "idle" };
-  if (nDecoding > 0 && (input.decodeCreditMs < 0 || shouldHoldBack(input))) return { kind: "decode" };
-  const maxRows = nDecoding > 0 ? Math.min(input.maxRows, input.maxRowsWhileDecoding) : input.maxRows;
-  return { kind: "prefill", chunk: planPrefillChunk(prefillLeft, Math.max(1, maxRows)) };
+  // Sequences whose prompts were part of the same burst do not stream yet: the burst is finished first.
+  if (nStreaming > 0 && (input.decodeCreditMs < 0 || shouldHoldBack(input))) return { kind: "decode" };
+  const maxRows = nStreaming > 0 ? Math.min(input.maxRows, input.maxRowsWhileStreaming) : input.maxRows;
+  return { kind: "prefill", chunk: planPrefillChunk(prefillLeft, Math.max(1, maxRows), maxPad) };
 }
 
 /**
  * Waiting for one more prompt saves a forward's base time for the whole batch; it costs the waiting sequences' tokens
  * meanwhile, of which the batch really loses only their marginal share.
  */
-export function shouldHoldBack({ prefillLeft, isFreshPrefill, nDecoding, nFreeSlots, waitedMs, holdBack }: ScheduleInput): boolean {
+export function shouldHoldBack({ prefillLeft, isFreshPrefill, nStreaming, nFreeSlots, waitedMs, holdBack }: ScheduleInput): boolean {
   const { maxWaitMs, arrivalMs, forwardBaseMs, marginalShare } = holdBack;
-  if (!isFreshPrefill || nFreeSlots === 0 || waitedMs + arrivalMs > maxWaitMs) return false;
-  const lostMs = (arrivalMs * prefillLeft.length * marginalShare) / Math.max(1, nDecoding);
+  if (!isFreshPrefill || nFreeSlots === 0 || waitedMs >= maxWaitMs) return false;
+  const lostMs = (arrivalMs * prefillLeft.length * marginalShare) / (nStreaming + prefillLeft.length);
   return lostMs < forwardBaseMs;
 }

@@ -52,6 +52,8 @@ export class Sequence {
   /** Tokens of the running step, taken by the event of that step. */
   emitted: number[] = [];
   logprobs: TokenLogprob[] = [];
+  /** Step in which a prompt chunk was read last; 0 before the first. */
+  servedStep = 0;
   submittedMs = 0;
   startMs = 0;
   firstTokenMs = 0;
@@ -91,6 +93,7 @@ export class Sequence {
     this.stopIndex = -1;
     this.emitted = [];
     this.logprobs = [];
+    this.servedStep = 0;
     this.submittedMs = submittedMs;
     this.startMs = nowMs;
     this.firstTokenMs = 0;

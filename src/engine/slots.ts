@@ -27,6 +27,13 @@ export interface SlotDependencies {
   readonly clock: () => number;
 }
 
+/** Arrivals are forgotten over this time. */
+const arrivalMemoryMs = 4000;
+/** An arrival this soon after a finish is the same client's next request. */
+const refillMs = 200;
+const refillRate = 0.1;
+const tailRows = 32;
+
 export class Slots {
   readonly sequences: readonly Sequence[];
   readonly #d: SlotDependencies;
@@ -38,9 +45,12 @@ export class Slots {
   #isStale = true;
   #queue: Waiting[] = [];
   #outbox: EngineEvent[] = [];
-  lastArrivalMs = -Infinity;
-  /** Mean time between arrivals, exponentially weighted; Infinity until two came. */
-  arrivalMs = Infinity;
+  #arrivals = 0;
+  #lastArrivalMs = 0;
+  /** Ends of requests that no arrival has followed yet, oldest first. */
+  #finishedMs: number[] = [];
+  /** Share of ended requests that another follows at once: near 1 under a closed loop, near 0 for lone users. */
+  #refillShare = 0.5;
 
   constructor(dependencies: SlotDependencies) {
     this.#d = dependencies;
@@ -50,6 +60,24 @@ export class Slots {
     this.sequences = Array.from({ length: target.limits.nSeq }, (_, slot) => new Sequence(slot, target.samplingOf(slot), shape));
     this.#isEog = (token) => backend.isEndOfGeneration(token);
     this.#bytes = (token) => backend.tokenBytes(token);
+  }
+
+  /** Mean time between arrivals over the last seconds; long when few came. */
+  arrivalMs(now: number): number {
+    return arrivalMemoryMs / (this.#arrivals * Math.exp((this.#lastArrivalMs - now) / arrivalMemoryMs));
+  }
+
+  /** How likely the end of a running request brings a new one. */
+  refillShare(now: number): number {
+    this.#forgetFinished(now);
+    return this.#refillShare;
+  }
+
+  #forgetFinished(now: number): void {
+    while ((this.#finishedMs[0] ?? Infinity) < now - refillMs) {
+      this.#finishedMs.shift();
+      this.#refillShare -= refillRate * this.#refillShare;
+    }
   }
 
   get nQueued(): number {
@@ -65,8 +93,7 @@ export class Slots {
     if (this.#isStale) {
       for (const list of Object.values(this.#byPhase)) list.length = 0;
       for (const seq of this.sequences) this.#byPhase[seq.phase].push(seq);
-      // Prompts are read first come first.
-      this.#byPhase.prefill.sort((a, b) => a.submittedMs - b.submittedMs || a.slot - b.slot);
+      this.#byPhase.prefill.sort(byUrgency);
       this.#isStale = false;
     }
     return this.#byPhase[phase];
@@ -80,9 +107,10 @@ export class Slots {
       return true;
     }
     if (this.#queue.length >= this.#d.config.maxQueue) return false;
-    const gapMs = now - this.lastArrivalMs;
-    if (Number.isFinite(gapMs)) this.arrivalMs = Number.isFinite(this.arrivalMs) ? 0.8 * this.arrivalMs + 0.2 * gapMs : gapMs;
-    this.lastArrivalMs = now;
+    this.#arrivals = this.#arrivals * Math.exp((this.#lastArrivalMs - now) / arrivalMemoryMs) + 1;
+    this.#lastArrivalMs = now;
+    this.#forgetFinished(now);
+    if (this.#finishedMs.shift() !== undefined) this.#refillShare += refillRate * (1 - this.#refillShare);
     this.#queue.push({ request, atMs: now });
     return true;
   }
@@ -135,6 +163,12 @@ export class Slots {
     return { slot: seq.slot, sampling: seq.sampling, nCached: isReuse ? reusableHistory(seq.tokens, seq.nPast, request.prompt) : 0, isEmpty: seq.nPast === 0 };
   }
 
+  /** A prompt chunk of these sequences was read. */
+  noteServed(seqs: readonly Sequence[], step: number): void {
+    for (const seq of seqs) seq.servedStep = step;
+    this.#isStale = true;
+  }
+
   /** Takes one token of a sequence. Hot. */
   push(seq: Sequence, token: number): boolean {
     return seq.push(token, this.#isEog(token), this.#bytes);
@@ -164,6 +198,7 @@ export class Slots {
   finish(seq: Sequence, reason: FinishReason, message?: string): void {
     const request = seq.request as GenerateRequest;
     const now = this.#d.clock();
+    this.#finishedMs.push(now);
     const firstTokenMs = seq.firstTokenMs === 0 ? now : seq.firstTokenMs;
     this.#outbox.push({
       kind: "finish",
@@ -218,6 +253,12 @@ export class Slots {
       return "the request needs all logits (grammar, penalties, bias, logprobs or a wide top_k) and no slot has them; start the server with --host-slots 1 or --sampling host";
     return undefined;
   }
+}
+
+/** Short tails first, so that a ragged burst ends together; then who was served longest ago, so that a long prompt does not hold up short ones. */
+function byUrgency(a: Sequence, b: Sequence): number {
+  const isTail = (s: Sequence): number => (s.nPast > s.nCached && s.nPrefillLeft <= tailRows ? 0 : 1);
+  return isTail(a) - isTail(b) || a.servedStep - b.servedStep || a.submittedMs - b.submittedMs || a.slot - b.slot;
 }
 
 function unstartedEvent(request: GenerateRequest, reason: FinishReason, message?: string): FinishEvent {

@@ -61,13 +61,16 @@ export class Verifier {
     else for (const seq of seqs) this.#byDepth([seq], nDraft);
   }
 
-  /** Reads `length` prompt rows of each sequence in one decode; the row of a prompt's last token is an output. Returns where the hidden rows lie. */
+  /**
+   * Reads `length` prompt rows of each sequence in one decode; the row of a prompt's last token is an output. A prompt
+   * that ends earlier is padded with its last token and rolled back. Returns where the hidden rows lie.
+   */
   readPrompt(seqs: readonly Sequence[], length: number, keepHidden: boolean): ReadonlyMap<Sequence, FreshHidden> {
     const { rows } = this.#target;
     rows.n = 0;
     for (const seq of seqs) {
       for (let p = seq.nPast; p < seq.nPast + length; p++) {
-        this.#addRow(seq, seq.tokens[p] as number, p);
+        this.#addRow(seq, seq.tokens[Math.min(p, seq.nPrompt - 1)] as number, p);
         rows.outputs[rows.n - 1] = p === seq.nPrompt - 1 ? 1 : 0;
       }
     }
@@ -75,11 +78,13 @@ export class Verifier {
     const fresh = new Map<Sequence, FreshHidden>();
     const view = keepHidden ? this.#target.hiddenAll() : undefined;
     for (const [i, seq] of seqs.entries()) {
+      const nRead = Math.min(length, seq.nPrefillLeft);
       if (view !== undefined) {
-        seq.ring?.write(seq.nPast, view, i * length, length);
-        fresh.set(seq, { view, row: i * length, position: seq.nPast });
+        seq.ring?.write(seq.nPast, view, i * length, nRead);
       }
-      seq.nPast += length;
+      fresh.set(seq, { view, row: i * length, position: seq.nPast });
+      seq.nPast += nRead;
+      if (nRead < length) this.#rollBack(seq);
     }
     return fresh;
   }

@@ -5,7 +5,7 @@ import * as os from "node:os";
 import * as path from "node:path";
 import type { EngineOptions } from "../config/engine-options.ts";
 import type { SlotSampling } from "../engine/backend.ts";
-import { calibrate } from "../engine/calibrate.ts";
+import { calibrate, calibratePrefill } from "../engine/calibrate.ts";
 import { defaultEngineConfig, type EngineConfig } from "../engine/config.ts";
 import { CostTable, type CostTableData } from "../engine/cost-table.ts";
 import type { Drafter } from "../engine/drafters/drafter.ts";
@@ -80,13 +80,16 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
     loadedBytes: Math.max(0, used() - before),
     memory: () => ({ rssBytes: process.memoryUsage.rss(), deviceUsedBytes: gpus.length > 0 ? used() : undefined }),
   });
-  if (engine.info.nMax > 0 && options.specGate === "adaptive") {
-    const file = costTableFile(options, backend, hooks.cacheDir);
+  const isAdaptive = engine.info.nMax > 0 && options.specGate === "adaptive";
+  // A CPU's prefill time is proportional to its rows: there is nothing to gain from reading prompts together.
+  if (isAdaptive || gpus.length > 0) {
     isCalibrating = true;
-    const data = readTable(file, engine.info.nMax) ?? calibrate(engine, { onProgress: (done, total) => hooks.progress?.(done / total, "calibration") });
+    if (isAdaptive) {
+      const data = keptTable(costTableFile(options, backend, hooks.cacheDir), engine.info.nMax, () => calibrate(engine, { onProgress: (done, total) => hooks.progress?.(done / total, "calibration") }));
+      engine.gate.useTable(new CostTable(data));
+      engine.prefillCost = { baseMs: data.prefillBaseMs, rowMs: data.prefillRowMs };
+    } else engine.prefillCost = calibratePrefill(engine);
     isCalibrating = false;
-    writeTable(file, data);
-    engine.gate.useTable(new CostTable(data));
     engine.resetTotals();
   }
   return { engine, backend };
@@ -149,22 +152,21 @@ function costTableFile(options: EngineOptions, backend: LlamaBackend, cacheDir?:
   return path.join(folder, `${createHash("sha256").update(key).digest("hex").slice(0, 24)}.json`);
 }
 
-function readTable(file: string, nMax: number): CostTableData | undefined {
+/** The table kept in `file`, else a new one, which is kept. A file that cannot be read or written costs a calibration, nothing else. */
+function keptTable(file: string, nMax: number, measure: () => CostTableData): CostTableData {
   try {
     const data = JSON.parse(fs.readFileSync(file, "utf8")) as CostTableData;
-    return data.stepMs.every((row) => row.length === nMax + 1 && row.every((ms) => ms > 0)) ? data : undefined;
+    if (data.stepMs.every((row) => row.length === nMax + 1 && row.every((ms) => ms > 0))) return data;
   } catch {
-    return undefined;
+    // Measured below.
   }
-}
-
-/** A table that cannot be kept is measured again next time. */
-function writeTable(file: string, data: CostTableData): void {
+  const data = measure();
   try {
     fs.mkdirSync(path.dirname(file), { recursive: true });
     fs.writeFileSync(`${file}.${process.pid}`, JSON.stringify(data));
     fs.renameSync(`${file}.${process.pid}`, file);
   } catch {
-    // Nothing depends on it.
+    // Measured again next time.
   }
+  return data;
 }
