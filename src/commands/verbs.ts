@@ -13,12 +13,17 @@ const verb = (summary: string, load: () => Promise<{ command: unknown }>): Verb 
 
 export const verbs: Readonly<Record<string, Verb>> = {
   doctor: verb("what this machine can run, and what to install for more", () => import("./doctor.ts")),
+  inspect: verb("what is in a GGUF file or checkpoint: sizes, types, and its MTP head", () => import("./inspect.ts")),
   convert: verb("a Hugging Face checkpoint (qwen3_5, qwen3_5_moe) as a GGUF file", () => import("./convert.ts")),
   bootstrap: verb("an MTP head from one trunk layer, where training begins", () => import("./bootstrap.ts")),
   quantize: verb("a GGUF file with smaller tensors, through libllama", () => import("./quantize.ts")),
   synth: verb("a loadable GGUF file with a model's shape and random weights", () => import("./synth.ts")),
+  capture: verb("let the model write, and keep its tokens and hidden rows for training a head", () => import("./capture.ts")),
   serve: verb("an OpenAI-compatible server, with or without drafts", () => import("./serve.ts")),
+  trace: verb("what steps the engine makes: decode calls, forwards, row shapes, time by phase", () => import("./trace.ts")),
   bench: verb("load-test any OpenAI-compatible server: throughput, latencies, draft acceptance", () => import("./bench.ts")),
   "bench sweep": verb("measure servers against each other over concurrencies and rounds, from a plan file", () => import("./bench-sweep.ts")),
   "probe correctness": verb("the gate: the server lists the model and both endpoints answer coherently", () => import("./probe-correctness.ts")),
+  report: verb("write a run folder's report again from its raw files", () => import("./report.ts")),
+  lab: verb("run a recipe: make the files, serve and measure them, write the report", () => import("./lab.ts")),
 };
