@@ -18,15 +18,15 @@ export function otherKey(keys: readonly string[]): string {
     }
     node.isKey = true;
   }
-  return `"\\"" (${continuations(root, true)}) "\\"" ws`;
+  return `"\\"" (${continuations(root)}) "\\"" ws`;
 }
 
 /** What may follow at a node. Escapes are left out of these keys: they could spell a declared one. */
-function continuations(node: Node, isRoot: boolean): string {
+function continuations(node: Node): string {
   const branches: string[] = [];
-  for (const [c, child] of node.next) branches.push(`[${classCode(c.codePointAt(0) as number)}] (${continuations(child, false)})`);
+  for (const [c, child] of node.next) branches.push(`[${classCode(c.codePointAt(0) as number)}] (${continuations(child)})`);
   const known = [...node.next.keys()].map((c) => classCode(c.codePointAt(0) as number)).join("");
   branches.push(`[^"\\\\\\x00-\\x1f\\x7f${known}] [^"\\\\\\x00-\\x1f\\x7f]*`);
-  if (!node.isKey && !isRoot) branches.push(`""`);
+  if (!node.isKey) branches.push(`""`);
   return branches.join(" | ");
 }
