@@ -109,6 +109,8 @@ const staging = {
   llama_set_embeddings_nextn: ["void", [P, "bool", "bool"], "_Z26llama_set_embeddings_nextnP13llama_contextbb", "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z"],
   llama_get_embeddings_nextn: [P, [P], "_Z26llama_get_embeddings_nextnP13llama_context", "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z"],
   llama_set_nextn_layer_offset: ["void", [P, I], "_Z28llama_set_nextn_layer_offsetP13llama_contexti", "?llama_set_nextn_layer_offset@@YAXPEAUllama_context@@H@Z"],
+  llama_set_embeddings_layer_inp: ["void", [P, U, "bool"], "_Z30llama_set_embeddings_layer_inpP13llama_contextjb", "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z"],
+  llama_get_embeddings_layer_inp: [P, [P, U], "_Z30llama_get_embeddings_layer_inpP13llama_contextj", "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z"],
   llama_model_n_devices: [I, [P], "_Z21llama_model_n_devicesPK11llama_model", "?llama_model_n_devices@@YAHPEBUllama_model@@@Z"],
   llama_model_get_device: [P, [P, I], "_Z22llama_model_get_devicePK11llama_modeli", "?llama_model_get_device@@YAPEAUggml_backend_device@@PEBUllama_model@@H@Z"],
 } satisfies Record<string, readonly [TypeSpec, readonly TypeSpec[], string, string]>;
@@ -186,6 +188,8 @@ export interface LlamaApi {
   llama_set_embeddings_nextn(context: Pointer, on: boolean, masked: boolean): void;
   llama_get_embeddings_nextn(context: Pointer): Nullable;
   llama_set_nextn_layer_offset(context: Pointer, offset: number): void;
+  llama_set_embeddings_layer_inp(context: Pointer, layer: number, on: boolean): void;
+  llama_get_embeddings_layer_inp(context: Pointer, layer: number): Nullable;
   llama_model_n_devices(model: Pointer): number;
   llama_model_get_device(model: Pointer, index: number): Pointer;
 }

@@ -63,9 +63,10 @@ export function fillBatch(batch: Batch, next: (maxRows: number) => Window, optio
 function placeWindow(batch: Batch, { document, start, length }: Window, at: number, promptWeight: number): void {
   const { nRows, nDepths } = batch;
   const { tokens, nPrompt, nEmbd } = document;
-  // Documents hold nTokens - 1 hidden rows: the last token was never decoded.
-  const nInputs = Math.min(length + nDepths - 1, tokens.length - 1 - start);
-  const room = Math.min(nInputs, nRows + nDepths - 1 - at);
+  // The next window begins right behind this one; only the last has inputs past its end. A document has one hidden row
+  // less than tokens: its last token was never decoded.
+  const isLast = at + length === nRows;
+  const room = isLast ? Math.min(length + nDepths - 1, tokens.length - 1 - start) : length;
   batch.tokens.set(tokens.subarray(start, start + room + 1), at);
   for (let i = 0; i < room; i++) batch.positions[at + i] = start + i;
   batch.teacher.set(document.rows(start, room), at * nEmbd);

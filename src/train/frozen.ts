@@ -1,6 +1,6 @@
 /** What the head shares with its target and never changes: token embedding and LM head, on a device. */
+import { encodeFloats } from "../hf/elements.ts";
 import { ggmlType, type GgmlDevice, type Tensor } from "../llama/ggml.ts";
-import { toBf16 } from "./half.ts";
 import { transposeMatrices } from "./parameters.ts";
 
 export type FrozenType = "f32" | "bf16";
@@ -10,6 +10,12 @@ export interface FrozenWeights {
   readonly embedding: Float32Array;
   /** [d, V]; the embedding itself where they are tied. */
   readonly lmHead: Float32Array;
+}
+
+function bf16Bytes(values: Float32Array): Uint8Array {
+  const out = new Uint8Array(2 * values.length);
+  encodeFloats(values, "BF16", out);
+  return out;
 }
 
 export class FrozenTensors {
@@ -35,7 +41,7 @@ export class FrozenTensors {
     this.lmHead = ggml.ggml_new_tensor_4d(this.#context, id, nEmbd, this.nVocab, 1, 1);
     this.lmHeadTransposed = ggml.ggml_new_tensor_4d(this.#context, id, this.nVocab, nEmbd, 1, 1);
     this.#buffer = device.allocate(this.#context);
-    const stored = (values: Float32Array): Float32Array | Uint16Array => (type === "f32" ? values : toBf16(values));
+    const stored = (values: Float32Array): Float32Array | Uint8Array => (type === "f32" ? values : bf16Bytes(values));
     device.set(this.embedding, weights.embedding);
     device.set(this.lmHead, stored(weights.lmHead));
     device.set(this.lmHeadTransposed, stored(transposeMatrices(weights.lmHead, [nEmbd, this.nVocab, 1, 1])));

@@ -17,18 +17,12 @@ export interface LossRows {
   readonly q: Tensor;
   /** I32 [1, R]: the next token. */
   readonly labels: Tensor;
-  /** [1, R]: weight of each row. */
-  readonly weights: Tensor;
   readonly nVocab: number;
   readonly nRows: number;
 }
 
-/** Gradient of sum(weights * loss) by the logits of p: [V, R]. */
-export function lossGradient(ggml: Ggml, c: Tensor, kind: LossKind, rows: LossRows): Tensor {
-  return ggml.ggml_mul(c, perRow(ggml, c, kind, rows), rows.weights);
-}
-
-function perRow(ggml: Ggml, c: Tensor, kind: LossKind, { p, q, labels, nVocab, nRows }: LossRows): Tensor {
+/** Gradient of each row's loss by its logits: [V, R]. */
+export function lossGradient(ggml: Ggml, c: Tensor, kind: LossKind, { p, q, labels, nVocab, nRows }: LossRows): Tensor {
   if (kind === "kl") return ggml.ggml_sub(c, p, q);
   if (kind === "ce") {
     const picked = ggml.ggml_scale_bias(c, labelProbs(ggml, c, p, labels, nVocab, nRows), 1, -1);

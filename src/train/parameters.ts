@@ -131,7 +131,7 @@ export class HeadParameters {
       const stored = this.#stored.get(name) as Stored;
       const needsGrad = options.withGradients && stored.moments !== undefined;
       const v: Value = { tensor: stored.weight, ne: shapeOf(ne ?? stored.spec.ne), needsGrad, grad: undefined, transposed: stored.transposed };
-      if (needsGrad) trainable.push({ name, ne: stored.spec.ne, value: v, gradient: stored.gradient as Tensor, moments: stored.moments as readonly [Tensor, Tensor] });
+      if (needsGrad) trainable.push({ name, ne: stored.spec.ne, value: v, gradient: stored.gradient as Tensor, moments: stored.moments });
       return v;
     };
     const expert = (name: string): ExpertWeight => {

@@ -158,7 +158,7 @@ export class Tape {
   }
 
   /** softmax(scale * a + mask) over ne0; mask [ne0, ne1] holds 0 and -infinity. */
-  softmax(a: Value, mask: Tensor | undefined = undefined, scale = 1): Value {
+  softmax(a: Value, mask?: Tensor, scale = 1): Value {
     const { ggml, context: c } = this;
     const y = ggml.ggml_soft_max_ext(c, a.tensor, mask ?? null, scale, 0);
     // The allocator lets soft_max_back write over an operand that nothing reads any more. On the CPU that is right for

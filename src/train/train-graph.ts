@@ -204,8 +204,8 @@ export class TrainGraph {
       if (backward && h.needsGrad && this.options.depthWeights[depth] !== 0) {
         const shifted = ggml.ggml_view_2d(c, q, v, nRows, 4 * v, 4 * v * depth);
         const weights = ggml.ggml_view_2d(c, this.#inputs.weights, 1, nRows, 4, 4 * (n * depth + start));
-        const dLogits = lossGradient(ggml, c, this.options.loss, { p, q: shifted, labels, weights, nVocab: v, nRows });
-        const dRows = ggml.ggml_mul_mat(c, this.#frozen.lmHeadTransposed, dLogits);
+        const dLogits = lossGradient(ggml, c, this.options.loss, { p, q: shifted, labels, nVocab: v, nRows });
+        const dRows = ggml.ggml_mul(c, ggml.ggml_mul_mat(c, this.#frozen.lmHeadTransposed, dLogits), weights);
         const before = gradients[depth];
         const all = before === undefined ? dRows : ggml.ggml_concat(c, before, dRows, 1);
         ggml.ggml_build_forward_expand(this.#graph, all);
