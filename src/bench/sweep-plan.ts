@@ -11,7 +11,9 @@ import { LoadOptions, loadShape } from "./options.ts";
 
 /** Like the flags of `bench`, without concurrency, which the sweep sets. */
 const { concurrency: _concurrency, ...loadFields } = loadShape;
-const PartialLoad = z.strictObject(loadFields).partial();
+/** Without defaults: a field that is not given must not hide what an outer level says. */
+const bareFields = Object.fromEntries(Object.entries(loadFields).map(([key, field]) => [key, (field instanceof z.ZodDefault ? field.unwrap() : field) as z.ZodType])) as { [K in keyof typeof loadFields]: z.ZodType<z.output<(typeof loadFields)[K]>> };
+const PartialLoad = z.strictObject(bareFields).partial();
 
 const SweepServer = z
   .strictObject({
