@@ -71,6 +71,20 @@ function silence(api: LlamaApi): void {
 const logCallbackType = koffi.pointer(koffi.proto("void", ["int32_t", "str", "void *"]));
 
 /**
+ * Hands every line the library logs from now on to `onLine`, from whatever thread: only for a process whose event loop
+ * is free while native code runs, and for as long as it lives.
+ */
+export function forwardLog(llama: Llama, onLine: (line: string) => void): void {
+  let pending = "";
+  const callback = koffi.register((_level: number, piece: string) => {
+    const lines = (pending + piece).split("\n");
+    pending = lines.pop() ?? "";
+    for (const line of lines) onLine(line);
+  }, logCallbackType);
+  llama.api.llama_log_set(callback, null);
+}
+
+/**
  * Runs a call of ours and collects what the library logs meanwhile, on this thread. Only for calls that log from the
  * calling thread (loading a model, making a context); the callback is gone before this returns.
  */

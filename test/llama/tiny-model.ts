@@ -21,7 +21,9 @@ function cacheFolder(): string {
   for (const folder of [embeddedCheckpoint, path.join(packageRoot, "src", "hf"), path.join(packageRoot, "src", "gguf")]) {
     for (const name of fs.readdirSync(folder).sort()) {
       const file = path.join(folder, name);
-      const { size } = fs.statSync(file);
+      const stats = fs.statSync(file);
+      if (!stats.isFile()) continue;
+      const { size } = stats;
       hash.update(`${name} ${size}`);
       if (size < 1 << 20) hash.update(fs.readFileSync(file));
     }
@@ -73,6 +75,13 @@ export async function tinyHead(): Promise<string> {
 export async function tinyWithHead(): Promise<string> {
   const trunk = readGgufHeader(await tinyTrunk());
   return cached("with-head.gguf", (file) => writeGguf(file, { entries: headEntries(trunk.entries.values()), tensors: [...trunk.tensors.map((t) => copiedTensor(t)), ...headTensors(trunk.tensors)] }));
+}
+
+/** Trunk and head in one file, most tensors left out: enough for what reads headers and rewrites tensors, and quick. */
+export async function smallWithHead(): Promise<string> {
+  const whole = readGgufHeader(await tinyWithHead());
+  const kept = whole.tensors.filter((t) => !t.name.startsWith("blk.") || /^blk\.(0\.attn|3\.attn|8\.)/.test(t.name));
+  return cached("small-with-head.gguf", (file) => writeGguf(file, { entries: [...whole.entries.values()], tensors: kept.map((t) => copiedTensor(t)) }));
 }
 
 /** A copy of the trunk with some metadata replaced or added: files that do not fit. */
