@@ -8,7 +8,7 @@ import * as path from "node:path";
 import { UserError } from "../util/errors.ts";
 import { requireDiskSpace, writeAtomic } from "../util/files.ts";
 import { formatInteger } from "../util/format.ts";
-import type { GgufTensor } from "./header.ts";
+import type { GgufHeader, GgufTensor } from "./header.ts";
 import { encodeString, entryBytes, u32, u64, type EntryInput } from "./kv.ts";
 import { readGgufHeader } from "./reader.ts";
 import { defaultAlignment, ggufVersion, maxDimensions, maxTensorNameBytes, tensorBytes, type GgmlType } from "./types.ts";
@@ -32,6 +32,8 @@ export interface WriteOptions {
   readonly alignment?: number;
   readonly version?: number;
   readonly signal?: AbortSignal | undefined;
+  /** Looks at the finished file before it gets its name; throws to refuse it. */
+  readonly check?: ((written: GgufHeader) => Promise<void>) | undefined;
   /** Called with the number of bytes written so far. */
   readonly onBytes?: ((nBytes: number, totalBytes: number) => void) | undefined;
 }
@@ -111,7 +113,8 @@ export async function writeGguf(file: string, options: WriteOptions): Promise<Wr
     } finally {
       await handle.close();
     }
-    checkWritten(temporary, file, tensors, sizeBytes);
+    const written = checkWritten(temporary, file, tensors, sizeBytes);
+    await options.check?.(written);
   });
   return { sizeBytes };
 }
@@ -139,7 +142,7 @@ function checkTensors(tensors: readonly TensorInput[]): void {
   }
 }
 
-function checkWritten(temporary: string, file: string, tensors: readonly TensorInput[], sizeBytes: number): void {
+function checkWritten(temporary: string, file: string, tensors: readonly TensorInput[], sizeBytes: number): GgufHeader {
   const header = readGgufHeader(temporary);
   const isAsMeant =
     header.fileBytes === sizeBytes &&
@@ -149,4 +152,5 @@ function checkWritten(temporary: string, file: string, tensors: readonly TensorI
       return t.name === meant.name && t.typeId === meant.typeId && t.sizeBytes === meant.sizeBytes;
     });
   if (!isAsMeant) throw new Error(`${file}: the header that was written does not read back as it was meant`);
+  return header;
 }

@@ -1,0 +1,122 @@
+import * as fs from "node:fs";
+import * as z from "zod";
+import { defineCommand, type Io } from "../config/command.ts";
+import { auditModel, type Audit } from "../gguf/audit.ts";
+import { describeEntry, diffModels, type Change, type ModelDiff } from "../gguf/diff.ts";
+import { sha256Range } from "../gguf/hash.ts";
+import type { GgufTensor } from "../gguf/header.ts";
+import { readGguf, type GgufModel } from "../gguf/split.ts";
+import { typeName } from "../gguf/types.ts";
+import { auditCheckpoint, type CheckpointAudit } from "../hf/audit.ts";
+import { isCheckpoint } from "../hf/checkpoint.ts";
+import { errorMessage, usageError } from "../util/errors.ts";
+import { formatBytes, formatFixed, formatInteger, formatMiB } from "../util/format.ts";
+import { renderText } from "../util/table.ts";
+
+export const command = defineCommand({
+  name: "inspect",
+  summary: "what is in a GGUF file or checkpoint, and whether its MTP head is promised, present, complete",
+  details: "Reads headers only. Two files are compared. --tensors lists tensors, --hash reads their data.",
+  options: z.strictObject({
+    files: z.array(z.string()).min(1, "a file is needed").max(2, "one file, or two to compare"),
+    tensors: z.string().optional().meta({ description: "list the tensors whose names match this regular expression; . lists all", placeholder: "PATTERN" }),
+    hash: z.boolean().default(false).meta({ description: "SHA-256 of the data of listed tensors; with two files, compare data" }),
+    keys: z.boolean().default(true).meta({ description: "list the metadata" }),
+  }),
+  positionals: ["files..."],
+  async run({ files, tensors: pattern, hash, keys }, io) {
+    const matches = pattern === undefined ? undefined : compile(pattern);
+    const [first, second] = files as [string, string?];
+    if (second !== undefined) {
+      const diff = await diffModels(readGguf(first), readGguf(second), { hash: hash ? (matches ?? (() => true)) : undefined, signal: io.signal });
+      printDiff(diff, matches, [first, second], io);
+      return;
+    }
+    if (isFolder(first)) {
+      if (!isCheckpoint(first)) throw usageError(`${first} is a folder without config.json; inspect takes GGUF files and Hugging Face checkpoints`);
+      printCheckpoint(auditCheckpoint(first), io);
+      return;
+    }
+    const model = readGguf(first);
+    const listed = matches === undefined ? undefined : await listTensors(model, matches, hash, io.signal);
+    if (io.json) io.out(JSON.stringify({ ...auditModel(model), ...(keys ? { keys: keysOf(model) } : {}), ...(listed === undefined ? {} : { tensors: listed }) }));
+    else printAudit(model, auditModel(model), listed, keys, io);
+  },
+});
+
+const isFolder = (file: string): boolean => fs.statSync(file, { throwIfNoEntry: false })?.isDirectory() ?? false;
+
+function compile(pattern: string): (name: string) => boolean {
+  try {
+    const regex = new RegExp(pattern);
+    return (name) => regex.test(name);
+  } catch (error) {
+    throw usageError(`--tensors ${pattern}: ${errorMessage(error)}`);
+  }
+}
+
+interface ListedTensor {
+  readonly name: string;
+  readonly type: string;
+  readonly shape: readonly number[];
+  readonly offset: number;
+  readonly sizeBytes: number;
+  readonly sha256?: string;
+}
+
+async function listTensors(model: GgufModel, matches: (name: string) => boolean, hash: boolean, signal: AbortSignal): Promise<ListedTensor[]> {
+  const listed: ListedTensor[] = [];
+  for (const t of model.tensors.filter(({ name }) => matches(name))) {
+    const { name, shape, offset, sizeBytes }: GgufTensor = t;
+    listed.push({ name, type: typeName(t.typeId), shape, offset, sizeBytes, ...(hash ? { sha256: await sha256Range(t, signal) } : {}) });
+  }
+  return listed;
+}
+
+/** Scalars as they are, arrays in short; integers beyond 2^53 as text. */
+function keysOf(model: GgufModel): Record<string, unknown> {
+  const value = (v: unknown): unknown => (typeof v === "bigint" ? v.toString() : v);
+  return Object.fromEntries([...model.entries.values()].map((e) => [e.key, e.kind === "scalar" ? value(e.value) : e.values !== undefined && e.values.length <= 64 ? e.values.map(value) : { elementType: e.elementType, length: e.length }]));
+}
+
+function printAudit(model: GgufModel, audit: Audit, listed: readonly ListedTensor[] | undefined, keys: boolean, io: Io): void {
+  const shards = audit.nShards > 1 ? `, ${audit.nShards} files` : "";
+  io.out(`${audit.file}: ${audit.architecture}${audit.fileType === undefined ? "" : `, ${audit.fileType}`}, ${formatFixed(audit.nParameters / 1e6, 1)} M parameters, ${formatBytes(audit.fileBytes)}${shards}`);
+  io.out(`GGUF version ${audit.version}${audit.littleEndian ? "" : ", big-endian"}, ${audit.nKeys} keys, ${audit.nTensors} tensors, ${formatMiB(audit.tensorBytes)} MiB of data, ${audit.bitsPerWeight.toFixed(2)} bits per weight`);
+  io.out(`MTP: ${audit.mtp.advice}`);
+  for (const remark of audit.remarks) io.out(`remark: ${remark}`);
+  const types = audit.types.map((t) => [t.type, String(t.nTensors), formatInteger(t.nElements), formatMiB(t.sizeBytes)]);
+  io.out(`\n${renderText({ columns: [{ title: "type" }, { title: "tensors", align: "right" }, { title: "elements", align: "right" }, { title: "MiB", align: "right" }], rows: types })}`);
+  if (keys) io.out(`\n${renderText({ columns: [{ title: "key" }, { title: "value" }], rows: [...model.entries.values()].map((e) => [e.key, describeEntry(e)]) })}`);
+  if (listed === undefined) return;
+  const rows = listed.map((t) => [t.name, t.type, t.shape.join(" x "), formatMiB(t.sizeBytes), ...(t.sha256 === undefined ? [] : [t.sha256])]);
+  const hashColumn = listed.some((t) => t.sha256 !== undefined) ? [{ title: "sha256" }] : [];
+  io.out(`\n${renderText({ columns: [{ title: `${listed.length} tensors` }, { title: "type" }, { title: "shape" }, { title: "MiB", align: "right" }, ...hashColumn], rows })}`);
+}
+
+function printCheckpoint(audit: CheckpointAudit, io: Io): void {
+  if (io.json) {
+    io.out(JSON.stringify(audit));
+    return;
+  }
+  io.out(`${audit.folder}: ${audit.architecture} checkpoint, ${audit.nTrunkLayers} layers, ${formatFixed(audit.nParameters / 1e6, 1)} M parameters, ${audit.nTensors} tensors, ${formatBytes(audit.tensorBytes)}`);
+  io.out(`MTP: ${audit.mtp.advice}`);
+  io.out(`\n${renderText({ columns: [{ title: "dtype" }, { title: "tensors", align: "right" }, { title: "MiB", align: "right" }], rows: audit.dtypes.map((d) => [d.dtype, String(d.nTensors), formatMiB(d.sizeBytes)]) })}`);
+}
+
+function printDiff(diff: ModelDiff, matches: ((name: string) => boolean) | undefined, files: readonly [string, string], io: Io): void {
+  const tensors = diff.tensors.filter((change) => matches?.(change.name) ?? true);
+  const isSame = diff.keys.length + tensors.length + (diff.data?.length ?? 0) === 0;
+  if (io.json) {
+    io.out(JSON.stringify({ a: files[0], b: files[1], same: isSame, ...diff, tensors }));
+    return;
+  }
+  const table = (title: string, changes: readonly Change[]): void => {
+    if (changes.length > 0) io.out(`\n${renderText({ columns: [{ title }, { title: files[0] }, { title: files[1] }], rows: changes.map((c) => [c.name, c.a ?? "-", c.b ?? "-"]) })}`);
+  };
+  const compared = diff.data === undefined ? "data not compared (--hash does)" : `${diff.data.length} differ in data`;
+  io.out(`${diff.keys.length} keys differ, ${tensors.length} tensors differ in type, shape or presence, ${diff.nEqualTensors} agree, ${compared}`);
+  table("key", diff.keys);
+  table("tensor", tensors);
+  for (const name of diff.data ?? []) io.out(`other data: ${name}`);
+}
