@@ -128,6 +128,8 @@ export function loadModel(llama: Llama, path: string, options: ModelOptions = {}
     n_gpu_layers: devices.length === 0 ? 0 : (options.gpuLayers ?? -1),
     vocab_only: options.vocabOnly ?? false,
     no_alloc: options.noAlloc ?? false,
+    // Mapping a file that is not to be read is an assertion in libllama.
+    load_mode: options.noAlloc === true ? 0 : modelDefaults.load_mode,
     load_mtp: options.loadMtp ?? false,
     use_extra_bufts: options.useExtraBuffers ?? true,
     progress_callback: callback ?? null,

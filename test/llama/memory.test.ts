@@ -1,0 +1,39 @@
+import { expect, test } from "vitest";
+import { readGgufHeader } from "../../src/gguf/reader.ts";
+import { estimateMemory, parseContextMemory } from "../../src/llama/memory.ts";
+import { tinyHead, tinyTrunk } from "./tiny-model.ts";
+
+const MIB = 2 ** 20;
+
+test("reads what libllama logs while it makes contexts", () => {
+  const lines = [
+    "llama_context: constructing llama_context",
+    "llama_context:        CPU  output buffer size =     0.50 MiB",
+    "llama_kv_cache:        CPU KV buffer size =     0.00 MiB",
+    "llama_kv_cache: size =    8.00 MiB (  8192 cells,   2 layers,  4/1 seqs), K (f16):    4.00 MiB, V (f16):    4.00 MiB",
+    "llama_memory_recurrent: size =    6.50 MiB (     4 cells,   8 layers,  4 seqs  3 rs_seq), R (f32):    0.56 MiB, S (f32):    6.00 MiB",
+    "sched_reserve:      CUDA0 compute buffer size =    14.00 MiB",
+    "sched_reserve:  CUDA_Host compute buffer size =     2.00 MiB",
+    "llama_context: constructing llama_context",
+    "sched_reserve:        CPU compute buffer size =     1.00 MiB",
+  ];
+  expect(parseContextMemory(lines)).toEqual([
+    { kvBytes: 8 * MIB, recurrentBytes: 6.5 * MIB, outputBytes: 0.5 * MIB, computeBytes: { CUDA0: 14 * MIB, CUDA_Host: 2 * MIB } },
+    { kvBytes: 0, recurrentBytes: 0, outputBytes: 0, computeBytes: { CPU: MIB } },
+  ]);
+});
+
+test("an estimate counts weights, KV cells, recurrent states with their snapshots, and scratch", async () => {
+  const [modelPath, head] = [await tinyTrunk(), await tinyHead()];
+  const estimate = await estimateMemory({ modelPath, headPaths: [head], nSlots: 4, ctxSize: 8192, nMax: 3, threads: 1, device: "cpu" });
+  const bytes = (file: string): number => readGgufHeader(file).tensors.reduce((sum, tensor) => sum + tensor.sizeBytes, 0);
+  expect(estimate.weightBytes).toBe(bytes(modelPath) + bytes(head));
+  const [target, draft] = estimate.contexts;
+  // 2 layers x 8192 cells x (K + V) x 2 heads of 64 in f16; the draft has one layer and a scratch sequence of 256 cells.
+  expect(target?.kvBytes).toBe(2 * 8192 * 2 * 128 * 2);
+  expect(draft?.kvBytes).toBeGreaterThanOrEqual(8192 * 2 * 128 * 2);
+  // 6 delta-net layers x 4 sequences x (1 + 3 snapshots) x 4 heads of 64 x 64 in f32.
+  expect(target?.recurrentBytes).toBeGreaterThan(6 * 4 * 4 * 4 * 64 * 64 * 4 - 1);
+  expect(target?.computeBytes["CPU"]).toBeGreaterThan(0);
+  expect(estimate.totalBytes).toBeGreaterThan(estimate.weightBytes);
+});
