@@ -98,7 +98,7 @@ function readShape(keys: Keys, architecture: Architecture): ModelShape {
     ropeFreqBase: asNumber(rope["rope_theta"] ?? json["rope_theta"], 0) || keys.number("rope_theta"),
     ropeSections: ropeSections(rope["mrope_section"]),
     fullAttentionInterval: interval,
-    isRecurrent: recurrentLayers(json["layer_types"], nLayers, interval),
+    isRecurrent: [],
     ssm: { convKernel: keys.count("linear_conv_kernel_dim"), stateSize: keyDim, groupCount: keys.count("linear_num_key_heads"), timeStepRank: keys.count("linear_num_value_heads") },
     ...(architecture === "qwen35"
       ? { feedForward: keys.count("intermediate_size") }
@@ -114,7 +114,7 @@ function readShape(keys: Keys, architecture: Architecture): ModelShape {
   };
   keys.refuseIfMissing();
   if (keyDim !== valueDim) throw new UserError(`linear_key_head_dim ${keyDim} and linear_value_head_dim ${valueDim} differ; llama.cpp has one size (ssm.state_size) for both`);
-  return shape;
+  return { ...shape, isRecurrent: recurrentLayers(json["layer_types"], nLayers, interval) };
 }
 
 const asNumber = (value: unknown, fallback: number): number => (typeof value === "number" ? value : fallback);

@@ -7,7 +7,7 @@ import { quote } from "../gguf/error.ts";
 import { UserError } from "../util/errors.ts";
 import type { ModelShape } from "../gguf/model-shape.ts";
 import { wholeTensor, type ElementStream, type Span } from "./element-stream.ts";
-import type { FloatType } from "./elements.ts";
+import { floatType, type FloatType } from "./elements.ts";
 import type { HfTensor } from "./safetensors.ts";
 import { ggufName, isBesideText, layerOf, plainName } from "./tensor-names.ts";
 
@@ -71,6 +71,7 @@ function planTensor(tensor: HfTensor, name: string, shape: ModelShape, outType: 
 function place(name: string, hfShape: readonly number[], stream: ElementStream, outType: FloatType, original = name): PlannedTensor {
   const target = ggufName(name);
   if (target === undefined) throw new UserError(`the checkpoint's tensor ${quote(original)} has no place in a Qwen3.5 GGUF file`);
+  for (const { tensor } of stream.spans) floatType(tensor.dtype, tensor.name);
   const isSmall = hfShape.length <= 1 || target.endsWith("_norm.weight") || !target.endsWith(".weight");
   const isKeptF32 = /\.(ffn_gate_inp|ffn_gate_inp_shexp|ssm_conv1d)\.weight$/.test(target);
   return { name: target, shape: hfShape.toReversed(), type: isSmall || isKeptF32 ? "F32" : outType, stream };
