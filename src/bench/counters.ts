@@ -52,6 +52,26 @@ export function draftCounts(text: string): DraftCounts | undefined {
   return { nDrafts: total("num_drafts"), nDrafted, nAccepted, acceptedAt: byPosition("num_accepted_tokens_per_pos"), reachedAt: byPosition("num_reached_tokens_per_pos"), source: "metrics" };
 }
 
+/** By how much each counter (`..._total`) rose between two Prometheus texts, without the servers' prefixes: `prompt_seconds_total`, `spec_decode_steps_total{k="2"}`. */
+export function counterChanges(before: string | undefined, after: string | undefined): Record<string, number> {
+  const read = (text: string): Map<string, number> => {
+    const values = new Map<string, number>();
+    for (const { name, labels, value } of parsePrometheus(text)) {
+      const own = Object.entries(labels).filter(([key]) => key !== "model_name" && key !== "engine");
+      const key = name.replace(/^[a-z]+:/, "") + (own.length === 0 ? "" : `{${own.map(([k, v]) => `${k}="${v}"`).join(",")}}`);
+      if (name.endsWith("_total")) values.set(key, (values.get(key) ?? 0) + value);
+    }
+    return values;
+  };
+  const start = read(before ?? "");
+  const changes: Record<string, number> = {};
+  for (const [key, value] of read(after ?? "")) {
+    const change = value - (start.get(key) ?? 0);
+    if (change !== 0) changes[key] = Math.round(change * 1e6) / 1e6;
+  }
+  return changes;
+}
+
 /** What happened between two readings; counters that went back (a restarted server) count from zero. */
 export function countsBetween(before: DraftCounts | undefined, after: DraftCounts | undefined): DraftCounts | undefined {
   if (after === undefined) return undefined;

@@ -5,8 +5,10 @@
 import { spawn, type ChildProcess } from "node:child_process";
 import * as fs from "node:fs";
 import * as net from "node:net";
+import { createRequire } from "node:module";
 import * as path from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath, pathToFileURL } from "node:url";
 import { UserError, usageError } from "../util/errors.ts";
 import { getText } from "./http.ts";
 
@@ -47,9 +49,11 @@ export function fillIn(text: string, values: Readonly<Record<string, string>>): 
   });
 }
 
-/** How to run this program again: from source through a loader, or from the build. */
+/** How to run this program again: the build, or from source through tsx. */
 export function selfCommand(): string[] {
-  return [process.execPath, ...process.execArgv, process.argv[1] as string];
+  const isSource = import.meta.url.endsWith(".ts");
+  const cli = fileURLToPath(new URL(isSource ? "../cli.ts" : "../cli.js", import.meta.url));
+  return [process.execPath, ...(isSource ? ["--import", pathToFileURL(createRequire(import.meta.url).resolve("tsx/esm")).href] : []), cli];
 }
 
 export function quoteCommand(words: readonly string[]): string {

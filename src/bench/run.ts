@@ -1,11 +1,12 @@
 /** One load test of one server: warm-up, counters, measured part, counters, summary. */
+import { setMaxListeners } from "node:events";
 import * as fs from "node:fs";
 import { UserError } from "../util/errors.ts";
 import { writeAtomic } from "../util/files.ts";
 import { createProgress, type Progress } from "../util/progress.ts";
 import { arrivalTimes, realClock, runClosedLoop, runOpenLoop } from "./arrivals.ts";
 import { createClient, serverRoot, type Client } from "./client.ts";
-import { type Acceptance, type DraftCounts, acceptanceOf, countsBetween, countsOfRequests, draftCounts } from "./counters.ts";
+import { type Acceptance, type DraftCounts, acceptanceOf, counterChanges, countsBetween, countsOfRequests, draftCounts } from "./counters.ts";
 import { getText } from "./http.ts";
 import { type ClientHealth, watchClient } from "./lag.ts";
 import { type LoadOptions, parseExtraBody, parseLimits } from "./options.ts";
@@ -23,6 +24,8 @@ export interface BenchResult {
   readonly summary: Summary;
   readonly drafts: DraftCounts | undefined;
   readonly acceptance: Acceptance | undefined;
+  /** Changes of the server's own counters over the measured part. */
+  readonly counters: Readonly<Record<string, number>>;
   readonly client: ClientHealth;
   readonly records: readonly RequestRecord[];
   readonly warnings: readonly string[];
@@ -37,19 +40,21 @@ export interface BenchContext {
 /** @throws {UserError} when the server cannot be reached, or when not one warm-up request succeeds. */
 export async function runBench(target: Target, load: LoadOptions, context: BenchContext = {}): Promise<BenchResult> {
   const limits = parseLimits(load.goodput);
+  // Every request in flight listens.
+  if (context.signal !== undefined) setMaxListeners(0, context.signal);
   const nWarmup = load.warmup ?? load.concurrency;
   const workload = createWorkload({ ...load, n: load.requests, nWarmup });
   const progress = createProgress(context.label ?? `bench c${load.concurrency}`, { total: load.requests });
   try {
     await warmUp(target, load, workload.warmup, context);
-    const before = await readDraftCounts(target);
+    const before = await readMetrics(target);
     const stopWatch = watchClient();
     const records = await measure(target, load, workload.measured, context, progress);
     const client = stopWatch();
     const summary = summarize(records, limits === undefined ? {} : { limits });
-    const fromMetrics = countsBetween(before, await readDraftCounts(target));
-    const drafts = fromMetrics ?? countsOfRequests(records);
-    return { summary, drafts, acceptance: drafts === undefined ? undefined : acceptanceOf(drafts), client, records, warnings: warningsOf(summary, client, load) };
+    const after = await readMetrics(target);
+    const drafts = countsBetween(countsIn(before), countsIn(after)) ?? countsOfRequests(records);
+    return { summary, drafts, acceptance: drafts === undefined ? undefined : acceptanceOf(drafts), counters: counterChanges(before, after), client, records, warnings: warningsOf(summary, client, load) };
   } finally {
     progress.end();
   }
@@ -102,10 +107,11 @@ function openClient(target: Target, load: LoadOptions, context: BenchContext, no
   });
 }
 
-async function readDraftCounts(target: Target): Promise<DraftCounts | undefined> {
-  const text = await getText(`${serverRoot(target.baseUrl)}/metrics`, target.apiKey === undefined ? {} : { headers: { authorization: `Bearer ${target.apiKey}` } });
-  return text === undefined ? undefined : draftCounts(text);
+async function readMetrics(target: Target): Promise<string | undefined> {
+  return getText(`${serverRoot(target.baseUrl)}/metrics`, target.apiKey === undefined ? {} : { headers: { authorization: `Bearer ${target.apiKey}` } });
 }
+
+const countsIn = (text: string | undefined): DraftCounts | undefined => (text === undefined ? undefined : draftCounts(text));
 
 function warningsOf(summary: Summary, client: ClientHealth, load: LoadOptions): string[] {
   const warnings: string[] = [];
@@ -119,6 +125,6 @@ function warningsOf(summary: Summary, client: ClientHealth, load: LoadOptions): 
 
 /** Raw file: a header line with the conditions, a line per request, and a line with what was read from the server and the client. */
 export async function writeRaw(file: string, conditions: Readonly<Record<string, unknown>>, result: BenchResult): Promise<void> {
-  const lines = [{ kind: "run", ...conditions }, ...result.records, { kind: "end", drafts: result.drafts, client: result.client, warnings: result.warnings }];
+  const lines = [{ kind: "run", ...conditions }, ...result.records, { kind: "end", drafts: result.drafts, counters: result.counters, client: result.client, warnings: result.warnings }];
   await writeAtomic(file, (temporary) => fs.writeFileSync(temporary, lines.map((line) => `${JSON.stringify(line)}\n`).join("")));
 }

@@ -25,6 +25,7 @@ export interface CellResult {
   readonly round: number;
   readonly summary: Summary;
   readonly drafts: DraftCounts | undefined;
+  readonly counters: Readonly<Record<string, number>>;
   readonly client: ClientHealth;
   readonly warnings: readonly string[];
   readonly memory: LoadedMemory | undefined;
@@ -46,6 +47,8 @@ export interface SweepContext {
   readonly note: (text: string) => void;
   /** Measure cells again that are already there. */
   readonly fresh?: boolean;
+  /** Before a server is measured for the first time since it was started. */
+  readonly onReady?: (server: string, target: Target) => Promise<void>;
 }
 
 /** @throws {UserError} when a server that is given by URL does not answer; one that fails to start is skipped with its reason. */
@@ -97,9 +100,9 @@ async function measureCell(cell: Cell, folder: string, servers: RunningServers, 
   const raw = path.join("raw", `${server.name}.c${concurrency}.r${round + 1}.jsonl`);
   await writeRaw(path.join(folder, raw), { ...conditions, server: server.name, commandLine: managed?.commandLine, concurrency, round, load, props: await serverProps(target) }, result);
   context.note(`${server.name} c${concurrency} round ${round + 1}: ${formatFixed(result.summary.outputTokPerSec, 1)} tok/s in ${formatDuration(result.summary.wallMs)}${result.summary.failed > 0 ? `, ${result.summary.failed} failed` : ""}`);
-  const { summary, drafts, client, warnings } = result;
+  const { summary, drafts, counters, client, warnings } = result;
   const memory = managed === undefined ? undefined : loadedMemory(managed.pid);
-  return { kind: "cell", key, server: server.name, concurrency, round, summary, drafts, client, warnings, memory, commandLine: managed?.commandLine, serverStartMs: managed?.startMs, conditions, raw };
+  return { kind: "cell", key, server: server.name, concurrency, round, summary, drafts, counters, client, warnings, memory, commandLine: managed?.commandLine, serverStartMs: managed?.startMs, conditions, raw };
 }
 
 export function readCells(file: string): CellResult[] {
@@ -123,6 +126,7 @@ class RunningServers {
   readonly #context: SweepContext;
   readonly #running = new Map<string, ManagedServer>();
   readonly #broken = new Map<string, string>();
+  readonly #greeted = new Set<string>();
 
   constructor(plan: SweepPlan, folder: string, context: SweepContext) {
     this.#plan = plan;
@@ -132,7 +136,11 @@ class RunningServers {
 
   async get(server: SweepServer, round: number): Promise<{ target: Target; managed: ManagedServer | undefined }> {
     const target = (baseUrl: string): Target => ({ baseUrl, model: server.model ?? server.name, apiKey: server.apiKey });
-    if (server.url !== undefined) return { target: target(server.url), managed: undefined };
+    if (server.url !== undefined) {
+      if (!this.#greeted.has(server.name)) await this.#context.onReady?.(server.name, target(server.url));
+      this.#greeted.add(server.name);
+      return { target: target(server.url), managed: undefined };
+    }
     const key = this.#plan.order === "rounds" ? `${server.name} round ${round + 1}` : server.name;
     const running = this.#running.get(key);
     if (running !== undefined) return { target: target(running.url), managed: running };
@@ -151,6 +159,7 @@ class RunningServers {
       });
       this.#running.set(key, managed);
       this.#context.note(`${server.name} is ready after ${formatDuration(managed.startMs)}`);
+      await this.#context.onReady?.(server.name, target(managed.url));
       return { target: target(managed.url), managed };
     } catch (error) {
       if (error instanceof UserError) this.#broken.set(server.name, error.message);

@@ -1,0 +1,239 @@
+/**
+ * A run folder -> report data. Everything is read from files that the steps left, and every rate is computed again from
+ * the raw request lines, so a report can be rebuilt at any time and comes out the same.
+ */
+import * as fs from "node:fs";
+import * as path from "node:path";
+import type { DraftCounts } from "../bench/counters.ts";
+import { acceptanceOf } from "../bench/counters.ts";
+import { estimate } from "../bench/paired.ts";
+import type { RequestRecord } from "../bench/record.ts";
+import { summarize, ttftMs, type Summary } from "../bench/summarize.ts";
+import { readCells, type CellResult } from "../bench/sweep.ts";
+import type { Artifact, BenchRow, CheckRow, Conditions, Phase, ProfileInfo, ReportData, StepInfo } from "../report/model.ts";
+import { UserError } from "../util/errors.ts";
+import { MIB } from "../util/format.ts";
+import { packageVersion } from "../util/paths.ts";
+import { median, quantile } from "../util/stats.ts";
+import { matrixFolder, type MatrixResult } from "./matrix.ts";
+import type { Recipe, Step } from "./recipe.ts";
+import { readExtras } from "./results.ts";
+import { recommend } from "./rules.ts";
+import { readStepRecord, type StepRecord } from "./step-record.ts";
+
+/** Steps that have not run yet are left out. @throws {UserError} when nothing has run. */
+export function collect(recipe: Recipe, folder: string): ReportData {
+  const done = recipe.steps.flatMap((step) => {
+    const record = readStepRecord(folder, step.id);
+    return record === undefined ? [] : [{ step, record }];
+  });
+  if (done.length === 0) throw new UserError(`${folder} has no finished step; run the lab first`);
+  const cells = done.flatMap(({ step, record }) => (step.matrix === undefined ? [] : matrixCells(folder, step, record)));
+  const rows = recipe.steps.flatMap((step) => (step.matrix === undefined ? [] : matrixRows(recipe, step, cells)));
+  const profiles = profileInfos(recipe, cells, rows);
+  const correctness = done.flatMap(({ step, record }) => (step.matrix === undefined ? [] : checksOf(recipe, record)));
+  const named = (id: string): string => recipe.profiles[id]?.name ?? id;
+  const recommendation =
+    rows.length === 0
+      ? null
+      : recommend(rows, profiles, {
+          ...recipe.rules,
+          development: Object.fromEntries(Object.entries(recipe.rules.development).map(([id, reason]) => [named(id), reason])),
+          refinements: Object.fromEntries(Object.entries(recipe.rules.refinements).map(([a, b]) => [named(a), named(b)])),
+          incorrect: [...new Set(correctness.filter((c) => !c.ok).map((c) => c.profile))],
+        });
+  return {
+    recipe: recipe.name,
+    title: recipe.title,
+    about: recipe.about ?? null,
+    conditions: conditionsOf(recipe, done.map((d) => d.record), cells),
+    rows,
+    profiles,
+    artifacts: done.flatMap(({ record }) => artifactsOf(recipe, record)),
+    correctness,
+    ...readExtras(done),
+    recommendation,
+    sections: recipe.sections.map((s) => ({ title: s.title, text: s.text ?? null, show: s.show, matrix: s.matrix ?? null, profiles: s.profiles?.map(named) ?? null, concurrency: s.concurrency ?? null })),
+    steps: done.map(({ step, record }): StepInfo => ({ id: step.id, title: step.title, command: record.command, seconds: record.seconds, log: record.log })),
+    rawFiles: cells.map((c) => c.file),
+  };
+}
+
+/** A measured cell with its raw lines read back. */
+interface RawCell extends CellResult {
+  readonly step: string;
+  /** Relative to the run folder. */
+  readonly file: string;
+  readonly records: readonly RequestRecord[];
+  readonly fromRaw: Summary;
+  readonly maxTokens: number;
+  readonly props: Readonly<Record<string, unknown>> | undefined;
+}
+
+function matrixCells(folder: string, step: Step, record: StepRecord): RawCell[] {
+  const own = matrixFolder(folder, step);
+  const keys = new Set((record.result as MatrixResult).cells);
+  return readCells(path.join(own, "cells.jsonl"))
+    .filter((c) => keys.has(c.key))
+    .map((cell) => {
+      const lines = fs.readFileSync(path.join(own, cell.raw), "utf8").trimEnd().split("\n").map((line) => JSON.parse(line) as { kind: string });
+      const records = lines.filter((l): l is RequestRecord => l.kind === "request");
+      const head = lines[0] as unknown as { load: { maxTokens: number }; props?: Record<string, unknown> };
+      return { ...cell, step: step.id, file: path.relative(folder, path.join(own, cell.raw)), records, fromRaw: summarize(records), maxTokens: head.load.maxTokens, props: head.props };
+    });
+}
+
+function matrixRows(recipe: Recipe, step: Step, cells: readonly RawCell[]): BenchRow[] {
+  const own = cells.filter((c) => c.step === step.id);
+  return (step.matrix?.profiles ?? []).flatMap((profile) =>
+    (step.matrix?.concurrency ?? []).flatMap((concurrency) => {
+      const group = own.filter((c) => c.server === profile && c.concurrency === concurrency);
+      return group.length === 0 ? [] : [benchRow(recipe, step.id, profile, concurrency, group, own)];
+    }),
+  );
+}
+
+function benchRow(recipe: Recipe, matrix: string, profile: string, concurrency: number, group: readonly RawCell[], all: readonly RawCell[]): BenchRow {
+  const total = (pick: (s: Summary) => number | undefined): number => group.reduce((sum, c) => sum + (pick(c.fromRaw) ?? 0), 0);
+  const middle = (pick: (s: Summary) => number | undefined): number | null => {
+    const values = group.map((c) => pick(c.fromRaw)).filter((v) => v !== undefined);
+    return values.length === 0 ? null : median(values);
+  };
+  const throughput = estimate(group.map((c) => c.fromRaw.outputTokPerSec));
+  const ttft = group.flatMap((c) => c.records.filter((r) => r.failure === undefined).map(ttftMs)).filter((v) => v !== undefined);
+  return {
+    matrix,
+    profile: recipe.profiles[profile]?.name ?? profile,
+    concurrency,
+    rounds: group.length,
+    maxTokens: Math.max(...group.map((c) => c.maxTokens)),
+    requests: total((s) => s.requests),
+    failed: total((s) => s.failed),
+    promptTokens: total((s) => s.promptTokens),
+    cachedTokens: group.every((c) => c.fromRaw.cachedTokens === undefined) ? null : total((s) => s.cachedTokens),
+    outputTokens: total((s) => s.outputTokens),
+    tokPerSec: throughput.median,
+    tokPerSecInterval: group.length > 1 ? { low: throughput.low, high: throughput.high } : null,
+    ttftP50Ms: middle((s) => s.ttftMs?.p50),
+    ttftP95Ms: middle((s) => s.ttftMs?.p95),
+    tpotP50Ms: middle((s) => s.tpotMs?.p50),
+    e2elP50Ms: middle((s) => s.e2elMs?.p50),
+    tokensPerChunk: middle((s) => s.tokensPerChunk?.mean),
+    queueP50Ms: middle((s) => s.queueMs?.p50),
+    prefillP50Ms: middle((s) => s.prefillMs?.p50),
+    ...draftFields(group),
+    loadedMiB: largest(group.map(loadedBytes)),
+    ratio: ratioOf(recipe, profile, group, all),
+    ttftQuantilesMs: ttft.length === 0 ? [] : Array.from({ length: 21 }, (_, i) => Math.round(quantile(ttft, i / 20) * 100) / 100),
+    phases: phasesOf(group.map((c) => c.counters)),
+    warnings: [...new Set(group.flatMap((c) => c.warnings))],
+    raw: group.map((c) => c.file),
+  };
+}
+
+function draftFields(group: readonly RawCell[]): Pick<BenchRow, "nDrafts" | "nDrafted" | "nAccepted" | "acceptance" | "acceptanceByPosition" | "meanAcceptanceLength"> {
+  const told = group.flatMap((c) => (c.drafts === undefined ? [] : [c.drafts]));
+  if (told.length === 0) return { nDrafts: null, nDrafted: null, nAccepted: null, acceptance: null, acceptanceByPosition: [], meanAcceptanceLength: null };
+  const add = (pick: (d: DraftCounts) => number): number => told.reduce((sum, d) => sum + pick(d), 0);
+  const addLists = (pick: (d: DraftCounts) => readonly number[]): number[] => Array.from({ length: Math.max(...told.map((d) => pick(d).length)) }, (_, i) => add((d) => pick(d)[i] ?? 0));
+  const nDrafts = told.every((d) => d.nDrafts === undefined) ? undefined : add((d) => d.nDrafts ?? 0);
+  const counts: DraftCounts = { nDrafts, nDrafted: add((d) => d.nDrafted), nAccepted: add((d) => d.nAccepted), acceptedAt: addLists((d) => d.acceptedAt), reachedAt: addLists((d) => d.reachedAt), source: told[0]?.source ?? "metrics" };
+  const acceptance = acceptanceOf(counts);
+  return {
+    nDrafts: nDrafts ?? null,
+    nDrafted: counts.nDrafted,
+    nAccepted: counts.nAccepted,
+    acceptance: acceptance.rate ?? null,
+    acceptanceByPosition: counts.nDrafted === 0 ? [] : trimZeros(acceptance.byPosition),
+    meanAcceptanceLength: acceptance.meanLength ?? null,
+  };
+}
+
+/** Where the server's time went: `phase_seconds_total{phase}` with calls, or the two it tells at least. */
+function phasesOf(counters: readonly Readonly<Record<string, number>>[]): Phase[] {
+  const sum = (key: string): number => counters.reduce((total, c) => total + (c[key] ?? 0), 0);
+  const names = [...new Set(counters.flatMap((c) => Object.keys(c).flatMap((key) => /^phase_seconds_total\{phase="(.+)"\}$/.exec(key)?.[1] ?? [])))];
+  const round = (ms: number): number => Math.round(ms * 1000) / 1000;
+  if (names.length > 0) return names.map((name) => ({ name, calls: sum(`phase_calls_total{phase="${name}"}`), ms: round(1000 * sum(`phase_seconds_total{phase="${name}"}`)) }));
+  return [["steps", "steps_total", "tokens_predicted_seconds_total"]].flatMap(([name = "", calls = "", seconds = ""]) => (sum(calls) > 0 ? [{ name, calls: sum(calls), ms: round(1000 * sum(seconds)) }] : []));
+}
+
+/** A server may count more positions than it drafts. */
+function trimZeros(rates: readonly number[]): number[] {
+  const last = rates.findLastIndex((r) => r > 0);
+  return rates.slice(0, Math.max(1, last + 1)).map((r) => Math.round(r * 10_000) / 10_000);
+}
+
+function ratioOf(recipe: Recipe, profile: string, group: readonly RawCell[], all: readonly RawCell[]): BenchRow["ratio"] {
+  const baseline = recipe.profiles[profile]?.baseline;
+  if (baseline === undefined || baseline === profile) return null;
+  const pairs = group.flatMap((c) => {
+    const other = all.find((o) => o.server === baseline && o.concurrency === c.concurrency && o.round === c.round);
+    return other === undefined || other.fromRaw.outputTokPerSec === 0 ? [] : [c.fromRaw.outputTokPerSec / other.fromRaw.outputTokPerSec];
+  });
+  if (pairs.length === 0) return null;
+  const { median: middle, low, high } = estimate(pairs);
+  return { baseline: recipe.profiles[baseline]?.name ?? baseline, median: middle, low, high };
+}
+
+const loadedBytes = (c: CellResult): number | undefined => c.memory?.deviceBytes ?? c.memory?.hostBytes;
+
+function largest(bytes: readonly (number | undefined)[]): number | null {
+  const known = bytes.filter((b) => b !== undefined);
+  return known.length === 0 ? null : Math.round((Math.max(...known) / MIB) * 10) / 10;
+}
+
+function profileInfos(recipe: Recipe, cells: readonly RawCell[], rows: readonly BenchRow[]): ProfileInfo[] {
+  return Object.entries(recipe.profiles).flatMap(([id, p]) => {
+    const own = cells.filter((c) => c.server === id);
+    if (own.length === 0 && !rows.some((r) => r.profile === p.name)) return [];
+    return [
+      {
+        name: p.name,
+        note: p.note ?? null,
+        // The port is another one each time.
+        commandLine: own[0]?.commandLine?.replace(/ --port \d+/, "") ?? p.url ?? null,
+        estimatedMiB: null,
+        loadedMiB: largest(own.map(loadedBytes)),
+        isSynthetic: p.synthetic,
+        baseline: p.baseline === undefined ? null : (recipe.profiles[p.baseline]?.name ?? null),
+      },
+    ];
+  });
+}
+
+function checksOf(recipe: Recipe, record: StepRecord): CheckRow[] {
+  return (record.result as MatrixResult).checks.map((c) => ({ ...c, profile: recipe.profiles[c.profile]?.name ?? c.profile }));
+}
+
+function artifactsOf(recipe: Recipe, record: StepRecord): Artifact[] {
+  const sizes = quantizedSizes(record.result);
+  return record.outputs.flatMap((o) => {
+    const declared = recipe.artifacts[o.id];
+    if (declared === undefined || !declared.show) return [];
+    return [{ label: declared.label, file: path.basename(o.file), role: declared.role, type: declared.type ?? null, sizeBytes: o.sizeBytes, sha256: o.sha256, ...sizes, made: record.command, note: declared.note ?? null }];
+  });
+}
+
+/** Source and result as `quantize --json` gives them. */
+function quantizedSizes(result: unknown): Pick<Artifact, "bitsPerWeight" | "sourceMiB" | "sourceBitsPerWeight" | "resultMiB"> {
+  const { source, result: made } = (result ?? {}) as { source?: { sizeBytes?: number; bpw?: number }; result?: { sizeBytes?: number; bpw?: number } };
+  const mib = (bytes: number | undefined): number | null => (bytes === undefined ? null : bytes / MIB);
+  return { bitsPerWeight: made?.bpw ?? null, sourceMiB: mib(source?.sizeBytes), sourceBitsPerWeight: source?.bpw ?? null, resultMiB: mib(made?.sizeBytes) };
+}
+
+function conditionsOf(recipe: Recipe, records: readonly StepRecord[], cells: readonly RawCell[]): Conditions {
+  const local = cells.at(-1)?.conditions;
+  const props = cells.find((c) => c.props !== undefined)?.props ?? {};
+  const text = (...names: string[]): string | null => names.map((n) => props[n]).find((v): v is string => typeof v === "string") ?? null;
+  return {
+    date: records.map((r) => r.date).sort().at(-1) ?? "",
+    version: local?.foretoken ?? packageVersion,
+    commit: local?.commit ?? null,
+    machine: local?.machine ?? "",
+    node: local?.node ?? process.versions.node,
+    library: text("library", "build_info"),
+    device: text("device"),
+    seed: recipe.seed,
+  };
+}

@@ -1,0 +1,109 @@
+/** A matrix step: profiles by concurrency, run as a sweep, each profile through the correctness gate first. */
+import * as fs from "node:fs";
+import * as path from "node:path";
+import * as yaml from "yaml";
+import type { Target } from "../bench/run.ts";
+import { runSweep, type CellResult, type SweepOutcome } from "../bench/sweep.ts";
+import { checkPlan, type SweepPlan } from "../bench/sweep-plan.ts";
+import { probeCorrectness, type CorrectnessCase, type CorrectnessReport } from "../probe/correctness.ts";
+import { UserError } from "../util/errors.ts";
+import { writeTextAtomic } from "../util/files.ts";
+import { hashOf, sourceHash } from "./keys.ts";
+import type { Expectation, Matrix, Profile, Recipe, Step } from "./recipe.ts";
+
+export interface ProfileCheck {
+  readonly profile: string;
+  readonly name: string;
+  readonly ok: boolean;
+  readonly detail: string;
+}
+
+export interface MatrixResult {
+  readonly checks: readonly ProfileCheck[];
+  /** Keys of the cells that belong to this run; cells.jsonl may hold older ones. */
+  readonly cells: readonly string[];
+  readonly skipped: SweepOutcome["skipped"];
+}
+
+export const matrixFolder = (folder: string, step: Step): string => path.join(folder, "matrix", step.id);
+
+/** The step as a plan file, so that `foretoken bench sweep` can repeat it alone. */
+export function matrixPlan(recipe: Recipe, step: Step, matrix: Matrix): SweepPlan {
+  return checkPlan({
+    name: step.id,
+    servers: matrix.profiles.map((id) => server(recipe, id, recipe.profiles[id] as Profile)),
+    concurrency: matrix.concurrency,
+    rounds: matrix.rounds,
+    order: matrix.order,
+    load: { seed: recipe.seed, ...matrix.load },
+    at: matrix.at,
+  });
+}
+
+function server(recipe: Recipe, id: string, profile: Profile): unknown {
+  const { serve, command, url, model, env, baseline, synthetic, load, readyTimeout, note } = profile;
+  const words = serve === undefined ? command : ["foretoken", "serve", "--host", "127.0.0.1", "--port", "{port}", "--alias", model ?? recipe.name, ...recipe.serve, ...serve];
+  return { name: id, command: words, url, model: model ?? recipe.name, env, baseline, synthetic, load, readyTimeout, note };
+}
+
+export function correctnessCases(e: Expectation): CorrectnessCase[] {
+  const cases: CorrectnessCase[] = [];
+  if (e.chatPrompt !== undefined) cases.push({ name: "chat", endpoint: "chat", prompt: e.chatPrompt, maxTokens: e.maxTokens, expect: e.chatExpect });
+  if (e.completionPrompt !== undefined) cases.push({ name: "completion", endpoint: "completions", prompt: e.completionPrompt, maxTokens: e.maxTokens, expect: e.completionExpect });
+  return cases;
+}
+
+/** @throws {UserError} when not one cell could be measured. */
+export async function runMatrix(recipe: Recipe, step: Step, folder: string, context: { signal?: AbortSignal; note: (text: string) => void }): Promise<MatrixResult> {
+  const matrix = step.matrix as Matrix;
+  const plan = matrixPlan(recipe, step, matrix);
+  const own = matrixFolder(folder, step);
+  await writeTextAtomic(path.join(own, "plan.yaml"), yaml.stringify(plan));
+  const cases = matrix.correctness && recipe.correctness !== undefined ? correctnessCases(recipe.correctness) : [];
+  const gate = new CorrectnessGate(plan, cases, path.join(own, "correctness"));
+  const outcome = await runSweep(plan, own, {
+    ...context,
+    async onReady(name, target) {
+      for (const check of await gate.run(name, target, context.signal)) if (!check.ok) context.note(`${name}: ${check.name} FAILED: ${check.detail}`);
+    },
+  });
+  if (outcome.cells.length === 0) throw new UserError(`${step.id}: nothing could be measured: ${outcome.skipped[0]?.reason ?? "no cell"}`);
+  return { checks: matrix.profiles.flatMap((name) => gate.checks(name)), cells: outcome.cells.map((c: CellResult) => c.key), skipped: outcome.skipped };
+}
+
+/** Each profile's answers are kept with a key, so that a resumed matrix does not ask again nor show an old answer. */
+class CorrectnessGate {
+  readonly #plan: SweepPlan;
+  readonly #cases: readonly CorrectnessCase[];
+  readonly #folder: string;
+
+  constructor(plan: SweepPlan, cases: readonly CorrectnessCase[], folder: string) {
+    this.#plan = plan;
+    this.#cases = cases;
+    this.#folder = folder;
+  }
+
+  async run(name: string, target: Target, signal: AbortSignal | undefined): Promise<readonly ProfileCheck[]> {
+    if (this.#cases.length === 0 || this.checks(name).length > 0) return [];
+    const report = await probeCorrectness(target, this.#cases, { timeoutMs: 300_000, ...(signal === undefined ? {} : { signal }) });
+    await writeTextAtomic(this.#file(name), `${JSON.stringify({ key: this.#key(name), ...report }, null, 2)}\n`);
+    return this.checks(name);
+  }
+
+  checks(name: string): ProfileCheck[] {
+    try {
+      const stored = JSON.parse(fs.readFileSync(this.#file(name), "utf8")) as CorrectnessReport & { key: string };
+      return stored.key === this.#key(name) ? stored.checks.map((c) => ({ profile: name, name: c.name, ok: c.ok, detail: c.detail })) : [];
+    } catch {
+      return [];
+    }
+  }
+
+  #file(name: string): string {
+    return path.join(this.#folder, `${name}.json`);
+  }
+
+  #key(name: string): string {
+    return hashOf([this.#plan.servers.find((s) => s.name === name), this.#cases, sourceHash("serve")]);
+  }
+}

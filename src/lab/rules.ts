@@ -1,0 +1,155 @@
+/**
+ * From measured rows to what to run: for each concurrency a profile, by how much, how sure, at what memory; and for
+ * every other profile why not. Pure, and stated in plain words that claim no more than the rows.
+ */
+import type { BenchRow, Choice, ProfileInfo, Recommendation } from "../report/model.ts";
+import { formatFixed, formatPercent } from "../util/format.ts";
+
+/** Profiles are named as in the rows. */
+export interface RuleSet {
+  /** Over the baseline, the ratio (or the lower end of its interval) must reach this to be chosen. */
+  readonly minRatio: number;
+  /** The margin that a ratio without an interval must reach. */
+  readonly minRatioSingleRun: number;
+  readonly maxFailed: number;
+  readonly minAcceptance: number;
+  /** Never a production choice, with the reason. */
+  readonly development: Readonly<Record<string, string>>;
+  /** Experiment -> the profile it wants to replace. */
+  readonly refinements: Readonly<Record<string, string>>;
+  /** Profiles whose correctness gate failed. */
+  readonly incorrect: readonly string[];
+}
+
+export function recommend(rows: readonly BenchRow[], profiles: readonly ProfileInfo[], rules: RuleSet): Recommendation {
+  const groups = groupBy(rows, (r) => `${r.matrix}\n${r.concurrency}`);
+  const byConcurrency = groups.map((group) => choose(group, rules));
+  const chosen = new Set(byConcurrency.map((c) => c.profile));
+  const others = profiles.filter((p) => !chosen.has(p.name) && rows.some((r) => r.profile === p.name));
+  const roles = others.flatMap((p) => roleOf(p.name, rules));
+  const rejected = others.filter((p) => !roles.some((r) => r.profile === p.name)).map((p) => ({ profile: p.name, reason: rejection(p, rows, rules) }));
+  return { byConcurrency, roles, rejected, sentences: sentencesFor(byConcurrency, rows) };
+}
+
+const isEligible = (r: BenchRow, rules: RuleSet): boolean => rules.development[r.profile] === undefined && !(r.profile in rules.refinements) && !rules.incorrect.includes(r.profile) && r.failed <= rules.maxFailed * r.requests;
+
+/** The baseline, unless something eligible beats it by the margin; of those the fastest. */
+function choose(group: readonly BenchRow[], rules: RuleSet): Choice {
+  const plain = group.filter((r) => r.ratio === null);
+  const eligible = group.filter((r) => isEligible(r, rules));
+  const baseline = fastest(plain.filter((r) => eligible.includes(r))) ?? fastest(plain) ?? group[0];
+  if (baseline === undefined) throw new Error("a group of rows is never empty");
+  const better = fastest(eligible.filter((r) => r.tokPerSec > baseline.tokPerSec && isSurelyBetter(r, baseline, rules)));
+  const best = better ?? baseline;
+  return {
+    matrix: best.matrix,
+    concurrency: best.concurrency,
+    profile: best.profile,
+    tokPerSec: best.tokPerSec,
+    loadedMiB: best.loadedMiB,
+    gain: best === baseline || best.ratio === null ? null : { ratio: best.ratio.median, low: best.ratio.low, high: best.ratio.high },
+    confidence: best.ratio !== null && Number.isFinite(best.ratio.low) ? "interval" : group.some((r) => r.ratio !== null && Number.isFinite(r.ratio.low)) ? "interval" : "single run",
+    because: best === baseline ? whyBaseline(group, baseline, rules) : `${ratioWords(best)} of ${best.ratio?.baseline ?? "the baseline"}`,
+  };
+}
+
+/** Lower end of the interval where there is one, else the ratio itself against a wider margin; plain rivals are compared by throughput. */
+function isSurelyBetter(r: BenchRow, baseline: BenchRow, rules: RuleSet): boolean {
+  if (r.ratio === null) return r.tokPerSec >= rules.minRatioSingleRun * baseline.tokPerSec;
+  return Number.isFinite(r.ratio.low) ? r.ratio.low >= rules.minRatio : r.ratio.median >= rules.minRatioSingleRun;
+}
+
+function whyBaseline(group: readonly BenchRow[], baseline: BenchRow, rules: RuleSet): string {
+  const rival = fastest(group.filter((r) => r !== baseline && r.ratio !== null && isEligible(r, rules)));
+  if (rival === undefined) return "nothing else was measured that could take its place";
+  const point = rival.ratio?.median ?? 0;
+  if (point >= rules.minRatio) return `the best other, ${rival.profile}, is at ${ratioWords(rival)}, which is not surely a gain`;
+  return `the best other, ${rival.profile}, is at ${ratioWords(rival)}`;
+}
+
+function roleOf(name: string, rules: RuleSet): { profile: string; role: string; reason: string }[] {
+  const reason = rules.development[name];
+  return reason === undefined ? [] : [{ profile: name, role: "development only", reason }];
+}
+
+function rejection(p: ProfileInfo, rows: readonly BenchRow[], rules: RuleSet): string {
+  const own = rows.filter((r) => r.profile === p.name);
+  if (rules.incorrect.includes(p.name)) return "It failed the correctness gate.";
+  const failed = own.filter((r) => r.failed > rules.maxFailed * r.requests);
+  if (failed.length > 0) return `${failed.reduce((sum, r) => sum + r.failed, 0)} of its requests failed.`;
+  const replaced = rules.refinements[p.name];
+  if (replaced !== undefined) return refinementVerdict(own, rows.filter((r) => r.profile === replaced), replaced, rules);
+  const ratios = own.filter((r) => r.ratio !== null);
+  if (ratios.length === 0) return `${rows.some((r) => r.ratio?.baseline === p.name) ? "The baseline" : "Another way without drafts"}: ${own.map((r) => `${formatFixed(r.tokPerSec, 1)} tok/s at c${r.concurrency}`).join(", ")}.`;
+  const best = ratios.reduce((a, b) => ((b.ratio?.median ?? 0) > (a.ratio?.median ?? 0) ? b : a));
+  const acceptance = pooledAcceptance(own);
+  const low = acceptance !== undefined && acceptance < rules.minAcceptance ? ` Its acceptance of ${formatPercent(acceptance)} cannot pay for the drafts.` : "";
+  const rival = dominatedBy(own, rows);
+  const deeper = rival === undefined ? "" : ` ${rival.profile} is faster${rival.acceptance === null || best.acceptance === null ? "" : ` and accepts ${formatPercent(rival.acceptance)} against ${formatPercent(best.acceptance)}`}.`;
+  return `At best ${ratioWords(best)} of ${best.ratio?.baseline ?? "the baseline"} (c${best.concurrency}).${low}${deeper}`;
+}
+
+/** A drafting profile of the same baseline that was faster at a shared concurrency. */
+function dominatedBy(own: readonly BenchRow[], rows: readonly BenchRow[]): BenchRow | undefined {
+  return fastest(own.flatMap((r) => rows.filter((o) => o.matrix === r.matrix && o.concurrency === r.concurrency && o.profile !== r.profile && o.ratio !== null && o.acceptance !== null && o.ratio.baseline === r.ratio?.baseline && o.tokPerSec > r.tokPerSec)));
+}
+
+function refinementVerdict(own: readonly BenchRow[], promoted: readonly BenchRow[], name: string, rules: RuleSet): string {
+  const pairs = own.flatMap((r) => promoted.filter((p) => p.matrix === r.matrix && p.concurrency === r.concurrency).map((p) => ({ r, p })));
+  if (pairs.length === 0) return `It was not measured beside ${name}.`;
+  const isBetter = pairs.every(({ r, p }) => r.tokPerSec >= rules.minRatio * p.tokPerSec);
+  const words = pairs.map(({ r, p }) => `${formatFixed(r.tokPerSec, 2)} against ${formatFixed(p.tokPerSec, 2)} tok/s${r.acceptance === null || p.acceptance === null ? "" : `, acceptance ${formatPercent(r.acceptance)} against ${formatPercent(p.acceptance)}`} at c${r.concurrency}`);
+  return `${isBetter ? "Better than" : "No better than"} ${name}: ${words.join("; ")}.${isBetter ? " It can be promoted." : " Kept as an experiment."}`;
+}
+
+function pooledAcceptance(rows: readonly BenchRow[]): number | undefined {
+  const drafted = rows.reduce((sum, r) => sum + (r.nDrafted ?? 0), 0);
+  if (drafted > 0) return rows.reduce((sum, r) => sum + (r.nAccepted ?? 0), 0) / drafted;
+  return rows.find((r) => r.acceptance !== null)?.acceptance ?? undefined;
+}
+
+/** "1.31x [1.28, 1.34]" or "0.48x (one run)". */
+function ratioWords(r: BenchRow): string {
+  if (r.ratio === null) return `${formatFixed(r.tokPerSec, 1)} tok/s`;
+  const point = `${formatFixed(r.ratio.median, 2)}x`;
+  return Number.isFinite(r.ratio.low) ? `${point} [${formatFixed(r.ratio.low, 2)}, ${formatFixed(r.ratio.high, 2)}]` : point;
+}
+
+function sentencesFor(choices: readonly Choice[], rows: readonly BenchRow[]): string[] {
+  const sentences: string[] = [];
+  for (const matrix of new Set(choices.map((c) => c.matrix))) {
+    const own = choices.filter((c) => c.matrix === matrix).toSorted((a, b) => a.concurrency - b.concurrency);
+    const prefix = new Set(choices.map((c) => c.matrix)).size > 1 ? `${capital(matrix)}: ` : "";
+    sentences.push(prefix + runs(own).map(({ profile, at, gain }) => `at ${at} run **${profile}**${gain}`).join("; ").replace(/^./, (c) => (prefix === "" ? c.toUpperCase() : c)) + ".");
+  }
+  const drafting = rows.filter((r) => r.ratio !== null && (r.nDrafted ?? 0) > 0);
+  const losing = drafting.filter((r) => (r.ratio?.median ?? 1) < 1);
+  if (drafting.length > 0) sentences.push(losing.length === 0 ? "Drafting was never slower than its baseline in these runs." : `Drafting was slower than its baseline in ${losing.length} of ${drafting.length} measurements that drafted.`);
+  if (choices.some((c) => c.confidence === "single run")) sentences.push("Each figure is one run without an interval: treat differences of a few percent as noise.");
+  return sentences;
+}
+
+/** Neighbouring concurrencies with the same choice become one: "c4 to c16". */
+function runs(choices: readonly Choice[]): { profile: string; at: string; gain: string }[] {
+  const groups: Choice[][] = [];
+  for (const c of choices) {
+    const last = groups.at(-1);
+    if (last?.[0]?.profile === c.profile) last.push(c);
+    else groups.push([c]);
+  }
+  return groups.map((g) => {
+    const [first, last] = [g[0] as Choice, g.at(-1) as Choice];
+    const ratios = g.flatMap((c) => (c.gain === null ? [] : [`${formatFixed(c.gain.ratio, 2)}x`]));
+    return { profile: first.profile, at: first === last ? `c${first.concurrency}` : `c${first.concurrency} to c${last.concurrency}`, gain: ratios.length === 0 ? "" : ` (${ratios.join(", ")} of its baseline)` };
+  });
+}
+
+const capital = (text: string): string => text.replace(/^./, (c) => c.toUpperCase());
+
+const fastest = (rows: readonly BenchRow[]): BenchRow | undefined => rows.toSorted((a, b) => b.tokPerSec - a.tokPerSec)[0];
+
+function groupBy(rows: readonly BenchRow[], key: (r: BenchRow) => string): BenchRow[][] {
+  const groups = new Map<string, BenchRow[]>();
+  for (const r of rows) groups.set(key(r), [...(groups.get(key(r)) ?? []), r]);
+  return [...groups.values()];
+}
