@@ -21,6 +21,8 @@ export interface DeviceMemory {
 export interface DeviceApi {
   ggml_version(): string;
   ggml_backend_load_all_from_path(folder: string): void;
+  /** Registers one backend from its file; null when it does not load. */
+  ggml_backend_load(file: string): Nullable;
   ggml_backend_dev_count(): number;
   ggml_backend_dev_get(index: number): Pointer;
   ggml_backend_dev_by_name(name: string): Nullable;
@@ -35,6 +37,7 @@ export function bindDevices(base: LibraryHandle, ggml: LibraryHandle): DeviceApi
   return {
     ggml_version: base.func("ggml_version", "str", []),
     ggml_backend_load_all_from_path: ggml.func("ggml_backend_load_all_from_path", "void", ["str"]),
+    ggml_backend_load: ggml.func("ggml_backend_load", P, ["str"]),
     ggml_backend_dev_count: ggml.func("ggml_backend_dev_count", "size_t", []),
     ggml_backend_dev_get: ggml.func("ggml_backend_dev_get", P, ["size_t"]),
     ggml_backend_dev_by_name: ggml.func("ggml_backend_dev_by_name", P, ["str"]),

@@ -1,7 +1,7 @@
 /**
  * Where the llama.cpp libraries are. A folder given by hand wins; else the npm packages of this platform, a GPU build
  * before the CPU build unless the CPU is asked for. Files are found by prefix, because builds name them differently:
- * `libllama.v0.5.0.so`, `libllama.so.0`, `libllama.so`, `libllama.dylib`, `llama.dll`.
+ * `libllama.v0.5.0.so`, `libllama.cuda.v0.5.0.so`, `libllama.so.0`, `libllama.so`, `libllama.dylib`, `llama.dll`.
  */
 import { createRequire } from "node:module";
 import * as fs from "node:fs";
@@ -54,7 +54,7 @@ export function wantedPackages(names: readonly string[], device: string): readon
  */
 export function pickLibraries(names: readonly string[]): { base?: string; ggml?: string; llama?: string } {
   const pick = (stem: string): string | undefined => {
-    const pattern = new RegExp(`^(?:lib)?${stem}(?:\\.v?[\\d.]+)?(?:\\.so(?:\\.[\\d.]+)?|\\.dylib|\\.dll)$`);
+    const pattern = new RegExp(`^(?:lib)?${stem}(?:\\.[a-z]\\w*)?(?:\\.v?[\\d.]+)?(?:\\.so(?:\\.[\\d.]+)?|\\.dylib|\\.dll)$`);
     return names.filter((name) => pattern.test(name)).sort((a, b) => a.length - b.length || a.localeCompare(b))[0];
   };
   const found = { base: pick("ggml-base"), ggml: pick("ggml"), llama: pick("llama") };
@@ -80,22 +80,26 @@ export function librariesIn(folder: string): LibraryFiles {
 
 /** The folder of libraries inside an installed package, undefined when it is not installed. */
 export function packageFolder(name: string): string | undefined {
-  const require = createRequire(import.meta.url);
-  let root: string;
-  try {
-    root = path.dirname(require.resolve(`@node-llama-cpp/${name}/package.json`));
-  } catch {
-    root = "";
-    for (const place of require.resolve.paths(`@node-llama-cpp/${name}`) ?? []) {
-      const candidate = path.join(place, "@node-llama-cpp", name);
-      if (fs.existsSync(path.join(candidate, "package.json"))) {
-        root = candidate;
-        break;
-      }
-    }
-  }
-  const folder = path.join(root, "bins", name);
-  return root !== "" && fs.existsSync(folder) ? folder : undefined;
+  const folder = path.join(packageRootOf(name) ?? "", "bins", name);
+  return path.isAbsolute(folder) && fs.existsSync(folder) ? folder : undefined;
+}
+
+/** The packages export no package.json, so node_modules folders are looked through as Node does. */
+export function packageRootOf(name: string): string | undefined {
+  const places = createRequire(import.meta.url).resolve.paths(`@node-llama-cpp/${name}`) ?? [];
+  return places.map((place) => path.join(place, "@node-llama-cpp", name)).find((candidate) => fs.existsSync(path.join(candidate, "package.json")));
+}
+
+/**
+ * The CUDA 12 build of ggml's CUDA backend, which the `-cuda-ext` package holds: the `-cuda` package itself is built for
+ * CUDA 13. Undefined when the libraries are no `-cuda` package or the extension is not installed.
+ */
+export function cudaFallback(folder: string): string | undefined {
+  const name = path.basename(folder);
+  if (!name.endsWith("-cuda")) return undefined;
+  const extension = packageRootOf(`${name}-ext`);
+  const file = path.join(extension ?? "", "bins", name, "fallback", process.platform === "win32" ? "ggml-cuda.dll" : "libggml-cuda.so");
+  return extension !== undefined && fs.existsSync(file) ? file : undefined;
 }
 
 /** Every package of this platform and where it is installed, best first. */

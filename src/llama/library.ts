@@ -11,7 +11,7 @@ import { UserError, errorMessage } from "../util/errors.ts";
 import { checkAbi } from "./abi.ts";
 import { bindLlama, type LlamaApi } from "./api.ts";
 import { bindDevices, isGpu, listDevices, type Device, type DeviceApi } from "./devices.ts";
-import { findLibraries, type LibraryFiles } from "./library-path.ts";
+import { cudaFallback, findLibraries, type LibraryFiles } from "./library-path.ts";
 import type { Pointer } from "./structs.ts";
 
 export interface Llama {
@@ -47,7 +47,9 @@ export function loadLlama(options: { llamaDir?: string | undefined; device?: str
   if (process.env["FORETOKEN_LLAMA_LOG"] !== "1") silence(api);
   deviceApi.ggml_backend_load_all_from_path(files.folder);
   api.llama_backend_init();
-  const devices = listDevices(deviceApi);
+  let devices = listDevices(deviceApi);
+  const fallback = devices.some(isGpu) ? undefined : cudaFallback(files.folder);
+  if (fallback !== undefined && deviceApi.ggml_backend_load(fallback) !== null) devices = listDevices(deviceApi);
   if (!devices.some((device) => device.type === "cpu")) throw new UserError(`${files.folder} has no CPU backend that loads here (libggml-cpu*); use the whole folder of a build for this machine`);
   loaded = { api, deviceApi, files, version: api.llama_version(), ggmlVersion: deviceApi.ggml_version(), devices, base, ggml };
   return loaded;

@@ -7,6 +7,7 @@ import { findLibraries, librariesIn, packageNames, pickLibraries, wantedPackages
 describe("library lookup", () => {
   test.each([
     [["libggml-base.so", "libggml-cpu-haswell.so", "libggml.v0.5.0.so", "libllama-common.so", "libllama.v0.5.0.so", "llama-addon.node"], ["libggml-base.so", "libggml.v0.5.0.so", "libllama.v0.5.0.so"]],
+    [["libggml-base.so", "libggml-cuda.so", "libggml.cuda.v0.5.0.so", "libllama-common.so", "libllama.cuda.v0.5.0.so"], ["libggml-base.so", "libggml.cuda.v0.5.0.so", "libllama.cuda.v0.5.0.so"]],
     [["libggml-base.so.0", "libggml-cuda.so", "libggml.so.0", "libllama.so.0", "libllama-common.so.0"], ["libggml-base.so.0", "libggml.so.0", "libllama.so.0"]],
     [["libggml-base.so.0.25.1", "libggml-base.so", "libggml.so", "libggml.so.0", "libllama.so.0.5.0", "libllama.so", "libllama-server-impl.so"], ["libggml-base.so", "libggml.so", "libllama.so"]],
     [["libggml-base.dylib", "libggml-metal.so", "libggml.dylib", "libllama.dylib", "libllama.0.dylib"], ["libggml-base.dylib", "libggml.dylib", "libllama.dylib"]],
