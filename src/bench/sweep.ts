@@ -4,6 +4,7 @@
  */
 import * as fs from "node:fs";
 import * as path from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { UserError } from "../util/errors.ts";
 import { formatDuration, formatFixed } from "../util/format.ts";
 import type { Conditions } from "./conditions.ts";
@@ -90,6 +91,8 @@ async function measureCell(cell: Cell, folder: string, servers: RunningServers, 
   const { server, concurrency, round, load, key } = cell;
   const { target, managed } = await servers.get(server, round);
   const result = await runBench(target, load, { label: `${server.name} c${concurrency} round ${round + 1}`, ...(context.signal === undefined ? {} : { signal: context.signal }) });
+  // The system tells of a process's end a moment after its connections broke.
+  for (let i = 0; i < 50 && result.summary.failed > 0 && managed?.exitReason() === undefined; i++) await sleep(20);
   const died = managed?.exitReason();
   if (died !== undefined) {
     servers.forget(server);
