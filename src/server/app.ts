@@ -4,7 +4,7 @@ import type { HttpBindings } from "@hono/node-server";
 import { errorMessage } from "../util/errors.ts";
 import type { Logger } from "../util/log.ts";
 import { ApiError, toApiError } from "./api-error.ts";
-import { dashboardFile } from "./dashboard-files.ts";
+import { dashboardFile, dashboardPaths } from "./dashboard-files.ts";
 import { handleChat } from "./handle-chat.ts";
 import { handleCompletion } from "./handle-completion.ts";
 import { handleApplyTemplate, handleDetokenize, handleTokenize } from "./handle-tokens.ts";
@@ -83,7 +83,7 @@ function addViews(app: App, context: ServerContext): void {
   if (settings.hasSlots) route(app, context, "GET", ["/slots"], (c) => slotsResponse(c.req.query("fail_on_no_slot") === "1", context));
   if (settings.hasMetrics)
     route(app, context, "GET", ["/metrics"], () => new Response(metricsText(context), { headers: { "content-type": "text/plain; version=0.0.4; charset=utf-8" } }));
-  if (settings.hasDashboard) for (const path of ["/", "/dashboard.js", "/dashboard.css", "/uplot.js", "/uplot.css"]) route(app, context, "GET", [path], () => dashboardFile(path));
+  if (settings.hasDashboard) for (const path of dashboardPaths) route(app, context, "GET", [path], () => dashboardFile(path));
 }
 
 /** 200 when requests are served, else 503 with the reason. */
@@ -103,7 +103,5 @@ function slotsResponse(mustHaveFree: boolean, context: ServerContext): Response 
 function answerError(error: unknown, logger: Logger): Response {
   const known = toApiError(error);
   if (known.status === 500) logger.error("request failed", { error: error instanceof Error ? (error.stack ?? error.message) : errorMessage(error) });
-  // The rest of a body that was refused unread must not be taken for the next request.
-  const close = known.status === 413 ? { connection: "close" } : {};
-  return Response.json(known.body, { status: known.status === 499 ? 400 : known.status, headers: { ...known.headers, ...close } });
+  return Response.json(known.body, { status: known.status === 499 ? 400 : known.status, headers: known.headers });
 }

@@ -8,13 +8,21 @@ const require = createRequire(import.meta.url);
 const own = (name: string): string => path.join(packageRoot, "src", "server", "dashboard", name);
 const uplot = (name: string): string => path.join(path.dirname(require.resolve("uplot/package.json")), "dist", name);
 
-const files: Readonly<Record<string, { readonly file: () => string; readonly type: string }>> = {
-  "/": { file: () => own("index.html"), type: "text/html" },
-  "/dashboard.js": { file: () => own("dashboard.js"), type: "text/javascript" },
-  "/dashboard.css": { file: () => own("dashboard.css"), type: "text/css" },
-  "/uplot.js": { file: () => uplot("uPlot.esm.js"), type: "text/javascript" },
-  "/uplot.css": { file: () => uplot("uPlot.min.css"), type: "text/css" },
-};
+interface PageFile {
+  readonly file: () => string;
+  readonly type: string;
+}
+
+const files: ReadonlyMap<string, PageFile> = new Map([
+  ["/", { file: () => own("index.html"), type: "text/html" }],
+  ["/dashboard/style.css", { file: () => own("style.css"), type: "text/css" }],
+  ...["main.js", "api.js", "charts.js", "chat.js"].map((name): [string, PageFile] => [`/dashboard/${name}`, { file: () => own(name), type: "text/javascript" }]),
+  ["/dashboard/uplot.js", { file: () => uplot("uPlot.esm.js"), type: "text/javascript" }],
+  ["/dashboard/uplot.css", { file: () => uplot("uPlot.min.css"), type: "text/css" }],
+]);
+
+/** Where the page and its files are. They hold no data, so they need no key. */
+export const dashboardPaths: readonly string[] = [...files.keys()];
 
 const cache = new Map<string, Buffer>();
 
@@ -22,7 +30,7 @@ const cache = new Map<string, Buffer>();
 const policy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'";
 
 export function dashboardFile(urlPath: string): Response {
-  const { file, type } = files[urlPath] as NonNullable<(typeof files)[string]>;
+  const { file, type } = files.get(urlPath) as PageFile;
   let content = cache.get(urlPath);
   if (content === undefined) cache.set(urlPath, (content = fs.readFileSync(file())));
   return new Response(new Uint8Array(content), {

@@ -42,7 +42,7 @@ export const jsonRules: Readonly<Record<string, string>> = {
   char: `[^"\\\\\\x00-\\x1f\\x7f] | "\\\\" (["\\\\/bfnrt] | "u" [0-9a-fA-F]{4})`,
   string: `"\\"" char* "\\"" ws`,
   digits: `[0-9]{1,24}`,
-  natural: `"0" | [1-9] [0-9]{0,15}`,
+  natural: `"0" | [1-9] [0-9]{0,20}`,
   integer: `"-"? natural ws`,
   number: `"-"? natural ("." digits)? ([eE] [-+]? [0-9]{1,3})? ws`,
   boolean: `("true" | "false") ws`,

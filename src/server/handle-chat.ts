@@ -19,7 +19,7 @@ const CALL_END = "</tool_call>";
 
 export async function handleChat(c: Context<{ Bindings: HttpBindings }>, context: ServerContext): Promise<Response> {
   const { incoming, outgoing } = c.env;
-  const request = parseBody(chatRequest, await readJson(incoming, context.settings.maxBodyBytes));
+  const request = parseBody(chatRequest, await readJson(c.env, context.settings.maxBodyBytes));
   const { tokenizer, template } = context.text;
   const tools = toolsInUse(request, template.toolCallStyle);
   if (tools !== undefined && !template.knowsTools) throw badRequest("the chat template of this model has no place for tools; leave them out or give another with --chat-template-file", "tools", "unsupported_parameter");

@@ -14,7 +14,7 @@ import type { Tokenizer } from "./tokenizer.ts";
 
 export async function handleCompletion(c: Context<{ Bindings: HttpBindings }>, context: ServerContext): Promise<Response> {
   const { incoming, outgoing } = c.env;
-  const request = parseBody(completionRequest, await readJson(incoming, context.settings.maxBodyBytes));
+  const request = parseBody(completionRequest, await readJson(c.env, context.settings.maxBodyBytes));
   const { tokenizer } = context.text;
   const prompts = promptsOf(request.prompt, tokenizer);
   const nLogprobs = request.logprobs === undefined || request.logprobs === false ? undefined : Number(request.logprobs);

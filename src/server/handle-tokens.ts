@@ -21,14 +21,14 @@ const tokenizeRequest = z.object({
 const detokenizeRequest = z.object({ tokens: z.array(z.int().min(0)) });
 
 export async function handleTokenize(c: Handled, context: ServerContext): Promise<Response> {
-  const request = parseBody(tokenizeRequest, await readJson(c.env.incoming, context.settings.maxBodyBytes));
+  const request = parseBody(tokenizeRequest, await readJson(c.env, context.settings.maxBodyBytes));
   const { tokenizer } = context.text;
   const tokens = [...tokenizer.tokenize(request.content, { addSpecial: request.add_special, parseSpecial: request.parse_special })];
   return Response.json({ tokens: request.with_pieces ? tokens.map((id) => ({ id, piece: piece(tokenizer.tokenBytes(id, true)) })) : tokens });
 }
 
 export async function handleDetokenize(c: Handled, context: ServerContext): Promise<Response> {
-  const { tokens } = parseBody(detokenizeRequest, await readJson(c.env.incoming, context.settings.maxBodyBytes));
+  const { tokens } = parseBody(detokenizeRequest, await readJson(c.env, context.settings.maxBodyBytes));
   const { tokenizer } = context.text;
   const wrong = tokens.find((token) => token >= tokenizer.nVocab);
   if (wrong !== undefined) throw badRequest(`tokens: ${wrong} is not in the vocabulary of ${tokenizer.nVocab}`, "tokens");
@@ -36,7 +36,7 @@ export async function handleDetokenize(c: Handled, context: ServerContext): Prom
 }
 
 export async function handleApplyTemplate(c: Handled, context: ServerContext): Promise<Response> {
-  const request = parseBody(chatRequest, await readJson(c.env.incoming, context.settings.maxBodyBytes));
+  const request = parseBody(chatRequest, await readJson(c.env, context.settings.maxBodyBytes));
   return Response.json({ prompt: renderPrompt(request, toolsInUse(request, context.text.template.toolCallStyle), context).text });
 }
 

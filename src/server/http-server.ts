@@ -23,6 +23,8 @@ export async function listen(app: ReturnType<typeof createApp>, { host, port }: 
     // Node's own globals stay as they are.
     getRequestListener((request, env) => app.fetch(request, env), { overrideGlobalObjects: false }) as (...args: unknown[]) => void,
   );
+  // Whether a body is wanted is decided where it is read.
+  server.on("checkContinue", (incoming, outgoing) => server.emit("request", incoming, outgoing));
   await new Promise<void>((resolve, reject) => {
     server.once("error", (error) => reject(listenError(error, host, port)));
     server.listen(port, host, resolve);

@@ -7,12 +7,13 @@ import { createHash, timingSafeEqual } from "node:crypto";
 import type { MiddlewareHandler } from "hono";
 import type { HttpBindings } from "@hono/node-server";
 import { ApiError } from "./api-error.ts";
+import { dashboardPaths } from "./dashboard-files.ts";
 import type { ServerSettings } from "./server-context.ts";
 
 type Middleware = MiddlewareHandler<{ Bindings: HttpBindings }>;
 
-/** Paths that need no key: a health check and the page itself, which holds no data. */
-const publicPaths: ReadonlySet<string> = new Set(["/health", "/v1/health", "/", "/dashboard.js", "/dashboard.css", "/uplot.js", "/uplot.css"]);
+/** Paths that need no key: a health check, and the page, which holds no data. */
+const publicPaths: ReadonlySet<string> = new Set(["/health", "/v1/health", ...dashboardPaths]);
 
 const digest = (text: string): Buffer => createHash("sha256").update(text).digest();
 

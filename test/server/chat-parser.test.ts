@@ -85,7 +85,7 @@ describe("tool calls, hermes", () => {
     ["a < b <tool> c  ", { content: "a < b <tool> c  " }],
     ['<tool_call>{"name":"cut","arguments":{"a": "b', { calls: [{ name: "cut", arguments: '{"a": "b' }] }],
     ['<tool_call>{"name":"stopped","arguments":{"a":1}}\n', { calls: [{ name: "stopped", arguments: '{"a":1}' }] }],
-  ] as const)("%j", (text, wanted) => expectMessage(text, withTools("hermes"), wanted as Partial<Message>));
+  ] as const)("%j", (text, wanted) => expectMessage(text, withTools("hermes"), wanted));
 });
 
 describe("tool calls, xml", () => {

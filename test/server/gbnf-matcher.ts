@@ -134,7 +134,8 @@ class GbnfParser {
   }
 
   #space(isNewlineAllowed: boolean): void {
-    while (this.#text[this.#at] === " " || this.#text[this.#at] === "\t" || (isNewlineAllowed && this.#text[this.#at] === "\n")) this.#at++;
+    const spaces = isNewlineAllowed ? " \t\n" : " \t";
+    while (this.#at < this.#text.length && spaces.includes(this.#text[this.#at] as string)) this.#at++;
   }
 
   #expect(text: string): void {

@@ -102,7 +102,7 @@ describe("schema to grammar", () => {
       fc.assert(
         fc.property(fc.oneof(fc.stringMatching(expression), fc.string({ unit: fc.constantFrom("a", "b", "c", "0", "-", "x", "f", "o", '"', "\\", "é", " "), maxLength: 8 })), (text) => {
           // \s and [^...] reach characters that JSON must escape; the grammar leaves those out.
-          fc.pre(!/[\x00-\x1f\x7f\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff]/.test(text));
+          fc.pre(!/[\p{Cc}\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff]/u.test(text));
           fc.pre(!(/\[\^|\./.test(pattern) && /["\\]/.test(text)));
           expect(matchesGbnf(grammar, JSON.stringify(text)), text).toBe(expression.test(text));
         }),

@@ -4,6 +4,7 @@
  *
  *   @@say TEXT        answers TEXT and ends          @@repeat N TEXT   N times TEXT
  *   @@forever TEXT    never ends by itself           @@request         answers the request it got, as JSON
+ *   @@grammar         answers the grammar it got, as base64
  *   @@error TEXT      answers "partial" and fails    @@abort, @@hang, @@lost   end the process in three ways
  */
 import type { EngineLoop, EventSink } from "../../src/engine/loop.ts";
@@ -253,6 +254,9 @@ function* tokensOf(verb: string, rest: string, request: GenerateRequest): Genera
       for (;;) yield* encode(rest);
     case "request":
       yield* encode(JSON.stringify({ ...request, prompt: promptText(request.prompt).replaceAll("\0", "|") }));
+      return;
+    case "grammar":
+      yield* encode(Buffer.from(request.grammar ?? "none").toString("base64"));
       return;
     case "error":
       yield* encode("partial");
