@@ -75,6 +75,8 @@ export interface FinishEvent {
   /** The stop string that ended the text, when one did: the text is cut before its first byte. */
   readonly stopString?: string;
   readonly message?: string;
+  /** With reason "error": the request itself cannot run here, sending it again will not help. */
+  readonly isRefusal?: boolean;
   readonly usage: { readonly nPrompt: number; readonly nCached: number; readonly nOutput: number };
   readonly draft: DraftStats;
   readonly timings: RequestTimings;

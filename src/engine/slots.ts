@@ -266,7 +266,7 @@ function unstartedEvent(request: GenerateRequest, reason: FinishReason, message?
     kind: "finish",
     id: request.id,
     reason,
-    ...(message === undefined ? {} : { message }),
+    ...(message === undefined ? {} : { message, isRefusal: true }),
     usage: { nPrompt: request.prompt.length, nCached: 0, nOutput: 0 },
     draft: { nDrafts: 0, nDrafted: 0, nAccepted: 0, acceptedAt: [], reachedAt: [] },
     timings: { queueMs: 0, prefillMs: 0, decodeMs: 0 },

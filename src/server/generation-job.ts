@@ -3,7 +3,7 @@
  * that leaves or a time that is over cancels all.
  */
 import type { EngineClient, EngineEvent, FinishEvent, GenerateRequest } from "../engine/request.ts";
-import { ApiError } from "./api-error.ts";
+import { ApiError, badRequest } from "./api-error.ts";
 
 export interface JobHandlers {
   /** Events of choice `index`, in order; ends with one finish event each. Not called after `onFailure`. */
@@ -76,7 +76,8 @@ function timeoutError(timeoutMs: number): ApiError {
   return new ApiError(504, `the request took longer than ${timeoutMs / 1000} s, the limit of this server; ask for fewer tokens`, { code: "timeout" });
 }
 
-/** The engine died or refused: the client did nothing wrong and may send the request again. */
+/** A refusal is the client's to mend; else the engine died, and the client may send the request again. */
 function finishError(event: FinishEvent): ApiError {
+  if (event.isRefusal === true) return badRequest(event.message ?? "the engine cannot run this request", undefined, "unsupported_request");
   return new ApiError(503, event.message ?? "the engine ended the request", { code: "engine_error", retryAfterS: 1 });
 }

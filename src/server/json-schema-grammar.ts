@@ -176,7 +176,7 @@ class Converter {
 
   #additional(schema: unknown, keys: readonly string[], name: string, path: string): string {
     const value = this.visit(schema, `${name}-more`, `${path}/additionalProperties`);
-    const key = keys.length === 0 ? "string" : this.#grammar.add(`${name}-other-key`, otherKey(keys));
+    const key = keys.length === 0 ? "string" : this.#grammar.add(`${name}-other-key`, otherKey(this.#grammar, keys));
     return this.#grammar.add(`${name}-pair`, `${key} ":" ws ${value}`);
   }
 

@@ -54,6 +54,10 @@ describe("schema to grammar", () => {
     expect(accepts(schema, { ab: 1, a: true, abcd: false, "": true })).toBe(true);
     expect(accepts(schema, { ab: 1, abc: true })).toBe(false);
     expect(accepts(schema, { ab: 1, x: 1 })).toBe(false);
+    const long = "k".repeat(200);
+    const deep = { type: "object", properties: { [long]: {} }, additionalProperties: { type: "boolean" } };
+    expect(accepts(deep, { [`${long}k`]: true, [long.slice(1)]: false })).toBe(true);
+    expect(accepts(deep, { [long]: 1, [`${long.slice(1)}x`]: 2 })).toBe(false);
     expect(accepts({ type: "object", additionalProperties: { type: "integer" } }, { x: 1, y: 2 })).toBe(true);
   });
 
