@@ -14,6 +14,7 @@ const verb = (summary: string, load: () => Promise<{ command: unknown }>): Verb 
 export const verbs: Readonly<Record<string, Verb>> = {
   doctor: verb("what this machine can run, and what to install for more", () => import("./doctor.ts")),
   inspect: verb("what is in a GGUF file or checkpoint: sizes, types, and its MTP head", () => import("./inspect.ts")),
+  pull: verb("files of a model repository, into the shared Hugging Face cache", () => import("./pull.ts")),
   convert: verb("a Hugging Face checkpoint (qwen3_5, qwen3_5_moe) as a GGUF file", () => import("./convert.ts")),
   bootstrap: verb("an MTP head from one trunk layer, where training begins", () => import("./bootstrap.ts")),
   graft: verb("put the MTP head of a donor into a GGUF file", () => import("./graft.ts")),
