@@ -128,7 +128,7 @@ function nativeRequest(options: QuantizeOptions, overrides: NativeQuantizeReques
     output: "",
     fileTypeId: options.type.id,
     isCopy: options.type.isCopy,
-    nThreads: chooseThreads(options.threads ?? 0),
+    nThreads: chooseThreads(options.threads ?? 0, 0),
     allowRequantize: options.allowRequantize ?? false,
     leaveOutput: options.leaveOutput ?? false,
     pure: options.pure ?? false,

@@ -6,16 +6,21 @@ const idle = { nCpus: 8, nCores: 8, quota: Infinity, load: 0 };
 
 describe("thread choice", () => {
   test.each([
-    ["an idle machine gives its cores", idle, 8],
-    ["hyperthreads do not count", { ...idle, nCores: 4 }, 4],
-    ["a container's quota counts, rounded down", { ...idle, quota: 2.5 }, 2],
-    ["an affinity mask below the cores counts", { ...idle, nCpus: 3 }, 3],
-    ["unknown cores: the CPUs", { ...idle, nCores: undefined }, 8],
-    ["busy neighbours are left their cores", { ...idle, load: 3.2 }, 5],
-    ["on two cores half a busy neighbour is one too many", { ...idle, nCpus: 2, nCores: 2, load: 0.5 }, 1],
-    ["on two cores a little noise is not", { ...idle, nCpus: 2, nCores: 2, load: 0.2 }, 2],
+    ["an idle machine gives its cores but one", idle, 7],
+    ["hyperthreads do not count", { ...idle, nCores: 4 }, 3],
+    ["a container's quota counts, rounded down", { ...idle, quota: 2.5 }, 1],
+    ["an affinity mask below the cores counts", { ...idle, nCpus: 3 }, 2],
+    ["unknown cores: the CPUs", { ...idle, nCores: undefined }, 7],
+    ["busy neighbours are left their cores", { ...idle, load: 3.2 }, 4],
+    ["on four cores half a busy neighbour takes a core", { ...idle, nCores: 4, load: 0.5 }, 2],
+    ["a little noise does not", { ...idle, nCores: 4, load: 0.2 }, 3],
+    ["two cores give one: the server and its client need the other", { ...idle, nCpus: 2, nCores: 2 }, 1],
     ["an overloaded machine still gives one", { ...idle, load: 90 }, 1],
   ])("%s", (_, machine, expected) => expect(threadsFor(machine)).toBe(expected));
+
+  test("work that nobody talks to reserves nothing", () => {
+    expect(threadsFor(idle, 0)).toBe(8);
+  });
 
   test("never none, never more than the cores, and never more for more load", () => {
     fc.assert(
