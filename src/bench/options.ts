@@ -33,6 +33,15 @@ export const loadShape = {
 export const LoadOptions = z.strictObject(loadShape);
 export type LoadOptions = z.output<typeof LoadOptions>;
 
+const { concurrency: _concurrency, ...withoutConcurrency } = loadShape;
+/** Without defaults: a field that is not given must not hide what an outer level says. */
+const bareFields = Object.fromEntries(Object.entries(withoutConcurrency).map(([key, field]) => [key, (field instanceof z.ZodDefault ? field.unwrap() : field) as z.ZodType])) as {
+  [K in keyof typeof withoutConcurrency]: z.ZodType<z.output<(typeof withoutConcurrency)[K]>>;
+};
+
+/** A part of a load, for plans and recipes, which set the concurrency themselves and merge several levels. */
+export const PartialLoad = z.strictObject(bareFields).partial();
+
 /** @throws {UserError} for a key or number that is not one. */
 export function parseLimits(texts: readonly string[]): Limits | undefined {
   if (texts.length === 0) return undefined;

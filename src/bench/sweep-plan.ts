@@ -7,13 +7,7 @@ import * as z from "zod";
 import { errorMessage, usageError } from "../util/errors.ts";
 import { statFile } from "../util/files.ts";
 import { fillIn, splitCommand } from "./managed-server.ts";
-import { LoadOptions, loadShape } from "./options.ts";
-
-/** Like the flags of `bench`, without concurrency, which the sweep sets. */
-const { concurrency: _concurrency, ...loadFields } = loadShape;
-/** Without defaults: a field that is not given must not hide what an outer level says. */
-const bareFields = Object.fromEntries(Object.entries(loadFields).map(([key, field]) => [key, (field instanceof z.ZodDefault ? field.unwrap() : field) as z.ZodType])) as { [K in keyof typeof loadFields]: z.ZodType<z.output<(typeof loadFields)[K]>> };
-const PartialLoad = z.strictObject(bareFields).partial();
+import { LoadOptions, PartialLoad } from "./options.ts";
 
 const SweepServer = z
   .strictObject({

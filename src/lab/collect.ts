@@ -30,7 +30,8 @@ export function collect(recipe: Recipe, folder: string): ReportData {
   if (done.length === 0) throw new UserError(`${folder} has no finished step; run the lab first`);
   const cells = done.flatMap(({ step, record }) => (step.matrix === undefined ? [] : matrixCells(folder, step, record)));
   const rows = recipe.steps.flatMap((step) => (step.matrix === undefined ? [] : matrixRows(recipe, step, cells)));
-  const profiles = profileInfos(recipe, cells, rows);
+  const estimates = Object.assign({}, ...done.map(({ step, record }) => (step.matrix === undefined ? {} : (record.result as MatrixResult).estimates))) as Record<string, number>;
+  const profiles = profileInfos(recipe, cells, rows, estimates);
   const correctness = done.flatMap(({ step, record }) => (step.matrix === undefined ? [] : checksOf(recipe, record)));
   const named = (id: string): string => recipe.profiles[id]?.name ?? id;
   const recommendation =
@@ -183,7 +184,7 @@ function largest(bytes: readonly (number | undefined)[]): number | null {
   return known.length === 0 ? null : Math.round((Math.max(...known) / MIB) * 10) / 10;
 }
 
-function profileInfos(recipe: Recipe, cells: readonly RawCell[], rows: readonly BenchRow[]): ProfileInfo[] {
+function profileInfos(recipe: Recipe, cells: readonly RawCell[], rows: readonly BenchRow[], estimates: Readonly<Record<string, number>>): ProfileInfo[] {
   return Object.entries(recipe.profiles).flatMap(([id, p]) => {
     const own = cells.filter((c) => c.server === id);
     if (own.length === 0 && !rows.some((r) => r.profile === p.name)) return [];
@@ -193,7 +194,8 @@ function profileInfos(recipe: Recipe, cells: readonly RawCell[], rows: readonly 
         note: p.note ?? null,
         // The port is another one each time.
         commandLine: own[0]?.commandLine?.replace(/ --port \d+/, "") ?? p.url ?? null,
-        estimatedMiB: null,
+        estimatedMiB: largest([estimates[id]]),
+        addedMiB: largest(own.map((c) => (typeof c.props?.["loaded_bytes"] === "number" && c.props["loaded_bytes"] > 0 ? c.props["loaded_bytes"] : undefined))),
         loadedMiB: largest(own.map(loadedBytes)),
         isSynthetic: p.synthetic,
         baseline: p.baseline === undefined ? null : (recipe.profiles[p.baseline]?.name ?? null),

@@ -8,6 +8,7 @@ import { checkPlan, type SweepPlan } from "../bench/sweep-plan.ts";
 import { probeCorrectness, type CorrectnessCase, type CorrectnessReport } from "../probe/correctness.ts";
 import { UserError } from "../util/errors.ts";
 import { writeTextAtomic } from "../util/files.ts";
+import { estimateProfile } from "./estimate.ts";
 import { hashOf, sourceHash } from "./keys.ts";
 import type { Expectation, Matrix, Profile, Recipe, Step } from "./recipe.ts";
 
@@ -23,6 +24,8 @@ export interface MatrixResult {
   /** Keys of the cells that belong to this run; cells.jsonl may hold older ones. */
   readonly cells: readonly string[];
   readonly skipped: SweepOutcome["skipped"];
+  /** Profile -> bytes, before it was loaded. */
+  readonly estimates: Readonly<Record<string, number>>;
 }
 
 export const matrixFolder = (folder: string, step: Step): string => path.join(folder, "matrix", step.id);
@@ -61,6 +64,7 @@ export async function runMatrix(recipe: Recipe, step: Step, folder: string, cont
   await writeTextAtomic(path.join(own, "plan.yaml"), yaml.stringify(plan));
   const cases = matrix.correctness && recipe.correctness !== undefined ? correctnessCases(recipe.correctness) : [];
   const gate = new CorrectnessGate(plan, cases, path.join(own, "correctness"));
+  const estimates = await estimateAll(recipe, matrix, context.signal);
   const outcome = await runSweep(plan, own, {
     ...context,
     async onReady(name, target) {
@@ -68,7 +72,17 @@ export async function runMatrix(recipe: Recipe, step: Step, folder: string, cont
     },
   });
   if (outcome.cells.length === 0) throw new UserError(`${step.id}: nothing could be measured: ${outcome.skipped[0]?.reason ?? "no cell"}`);
-  return { checks: matrix.profiles.flatMap((name) => gate.checks(name)), cells: outcome.cells.map((c: CellResult) => c.key), skipped: outcome.skipped };
+  return { checks: matrix.profiles.flatMap((name) => gate.checks(name)), cells: outcome.cells.map((c: CellResult) => c.key), skipped: outcome.skipped, estimates };
+}
+
+async function estimateAll(recipe: Recipe, matrix: Matrix, signal: AbortSignal | undefined): Promise<Record<string, number>> {
+  const estimates: Record<string, number> = {};
+  for (const id of matrix.profiles) {
+    signal?.throwIfAborted();
+    const bytes = await estimateProfile(recipe, recipe.profiles[id] as Profile);
+    if (bytes !== undefined) estimates[id] = bytes;
+  }
+  return estimates;
 }
 
 /** Each profile's answers are kept with a key, so that a resumed matrix does not ask again nor show an old answer. */

@@ -9,7 +9,7 @@ import * as os from "node:os";
 import * as path from "node:path";
 import * as yaml from "yaml";
 import * as z from "zod";
-import { loadShape } from "../bench/options.ts";
+import { PartialLoad } from "../bench/options.ts";
 import { sectionParts } from "../report/model.ts";
 import { errorMessage, usageError } from "../util/errors.ts";
 import { statFile } from "../util/files.ts";
@@ -17,8 +17,6 @@ import { packageRoot } from "../util/paths.ts";
 
 const id = z.string().regex(/^[a-z][a-z0-9.-]*$/i, "letters, digits, dots and dashes");
 const words = z.array(z.coerce.string());
-const { concurrency: _concurrency, ...loadFields } = loadShape;
-const PartialLoad = z.strictObject(loadFields).partial();
 
 const Artifact = z.strictObject({
   file: z.string(),

@@ -58,7 +58,7 @@ function partBlocks(part: SectionPart, data: ReportData, s: Section, id: string)
     case "profiles":
       return some(profiles, () => table(tables.profileTable(profiles)));
     case "memory":
-      return some(profiles.filter((p) => p.loadedMiB !== null), (own) => table(tables.memoryTable(own), "Memory of the server's processes after the warm-up, against what the files and contexts need by computation."));
+      return some(profiles.filter((p) => p.loadedMiB !== null), (own) => table(tables.memoryTable(own), "Estimated: weights, caches, states and compute buffers of target and head, computed before loading. Added: what loading added, by the server's own measure. In all: device memory in use, or without a device all memory of the server's processes, Node included."));
     case "correctness":
       return some(data.correctness.filter((c) => s.profiles === null || s.profiles.includes(c.profile)), (checks) => table(tables.correctnessTable(checks)));
     case "throughput":

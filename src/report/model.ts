@@ -64,7 +64,9 @@ export interface ProfileInfo {
   readonly commandLine: string | null;
   /** Computed from the files before anything is loaded. */
   readonly estimatedMiB: number | null;
-  /** After the warm-up, the largest over its rows. */
+  /** What loading the model and making its contexts added, as the server itself measured it. */
+  readonly addedMiB: number | null;
+  /** All of the server's processes after the measurement, the largest over its rows. */
   readonly loadedMiB: number | null;
   readonly isSynthetic: boolean;
   /** Same work without drafts: what this profile is compared with. */

@@ -107,8 +107,8 @@ export function artifactTable(artifacts: readonly Artifact[]): Table {
 /** Memory per profile: the bootstrap report's "Loaded VRAM", with what was expected before. */
 export function memoryTable(profiles: readonly ProfileInfo[]): Table {
   return {
-    columns: [left("Profile"), right("Estimated before load, MiB"), right("Loaded, MiB"), right("Loaded, GiB")],
-    rows: profiles.map((p) => [p.name, whole(p.estimatedMiB), whole(p.loadedMiB), p.loadedMiB === null ? na : formatFixed(p.loadedMiB / 1024, 2)]),
+    columns: [left("Profile"), right("Estimated before load, MiB"), right("Added by loading, MiB"), right("Loaded in all, MiB"), right("Loaded in all, GiB")],
+    rows: profiles.map((p) => [p.name, whole(p.estimatedMiB), whole(p.addedMiB), whole(p.loadedMiB), p.loadedMiB === null ? na : formatFixed(p.loadedMiB / 1024, 2)]),
   };
 }
 

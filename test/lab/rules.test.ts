@@ -42,7 +42,7 @@ describe("the reports' own numbers give the reports' own conclusions", () => {
 });
 
 describe("rules", () => {
-  const info = (name: string): ProfileInfo => ({ name, note: null, commandLine: null, estimatedMiB: null, loadedMiB: null, isSynthetic: false, baseline: name === "plain" ? null : "plain" });
+  const info = (name: string): ProfileInfo => ({ name, note: null, commandLine: null, estimatedMiB: null, addedMiB: null, loadedMiB: null, isSynthetic: false, baseline: name === "plain" ? null : "plain" });
   const withRatio = (profile: string, tps: number, median: number, low: number, high: number): ReturnType<typeof row> => ({ ...row("m", profile, 4, tps, { drafted: 100, accepted: 80, by: [0.8] }), ratio: { baseline: "plain", median, low, high } });
   const plain = row("m", "plain", 4, 100);
 

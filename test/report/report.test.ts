@@ -27,7 +27,7 @@ describe("every table of the two reports comes out of data", () => {
   });
 
   test("loaded memory and artifacts", () => {
-    expect(cells(tables.memoryTable(bootstrapReport.profiles), "IQ4_XS target only")).toEqual(["IQ4_XS target only", "n/a", "19,806", "19.34"]);
+    expect(cells(tables.memoryTable(bootstrapReport.profiles), "IQ4_XS target only")).toEqual(["IQ4_XS target only", "n/a", "n/a", "19,806", "19.34"]);
     const artifacts = tables.artifactTable(bootstrapReport.artifacts);
     expect(artifacts.rows[0]?.slice(0, 4)).toEqual(["Target", "IQ4_XS", "18,939,311,680", "17.64 GiB"]);
     expect(artifacts.rows[2]?.slice(4, 6)).toEqual(["4.89", "3,552.05 MiB / 16.00 BPW to 1,085.37 MiB"]);

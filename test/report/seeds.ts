@@ -59,7 +59,7 @@ export function row(matrix: string, profile: string, concurrency: number, tokPer
 
 const conditions = { date: "2026-06-27T00:00:00.000Z", version: "0.0.0", commit: null, machine: "one RTX PRO 6000 Blackwell Max-Q 96GB, tp=1", node: "n/a", library: "patched local build", device: "RTX PRO 6000 Blackwell Max-Q", seed: null };
 
-const profile = (name: string, loadedMiB: number | null, baseline: string | null = null, note: string | null = null): ProfileInfo => ({ name, note, commandLine: null, estimatedMiB: null, loadedMiB, isSynthetic: false, baseline });
+const profile = (name: string, loadedMiB: number | null, baseline: string | null = null, note: string | null = null): ProfileInfo => ({ name, note, commandLine: null, estimatedMiB: null, addedMiB: null, loadedMiB, isSynthetic: false, baseline });
 
 const artifact = (label: string, file: string, role: string, type: string, sizeBytes: number, more: Partial<Artifact> = {}): Artifact => ({ label, file, role, type, sizeBytes, sha256: "", bitsPerWeight: null, sourceMiB: null, sourceBitsPerWeight: null, resultMiB: null, made: null, note: null, ...more });
 

@@ -1,0 +1,43 @@
+/** Memory of a serving profile before it is loaded, from its `serve` flags. */
+import { parseArguments } from "../config/options.ts";
+import { serveOptions } from "../config/server-options.ts";
+import { estimateMemory } from "../llama/memory.ts";
+import { UserError } from "../util/errors.ts";
+import type { Profile, Recipe } from "./recipe.ts";
+
+/**
+ * Weights, caches, states and compute buffers of target and heads, in bytes. Undefined for another program's server and
+ * for files that are not there yet. @throws {UserError} for flags that `serve` does not have.
+ */
+export async function estimateProfile(recipe: Recipe, profile: Profile): Promise<number | undefined> {
+  if (profile.serve === undefined) return undefined;
+  const { options } = parseArguments(serveOptions, [...recipe.serve, ...profile.serve]);
+  const isSpeculative = options.specType === "draft-mtp" && options.specDraftNMax > 0;
+  try {
+    const estimate = await estimateMemory({
+      modelPath: options.model,
+      headPaths: isSpeculative ? options.specDraftModel : [],
+      useHead: isSpeculative,
+      nSlots: options.parallel,
+      ctxSize: options.ctxSize,
+      batchSize: options.batchSize,
+      ubatchSize: options.ubatchSize,
+      threads: 1,
+      gpuLayers: options.gpuLayers,
+      ...(options.device === undefined ? {} : { device: options.device }),
+      flashAttn: options.flashAttn,
+      cacheTypeK: options.cacheTypeK,
+      cacheTypeV: options.cacheTypeV,
+      kvUnified: options.kvUnified,
+      nMax: isSpeculative ? options.specDraftNMax : 0,
+      targetSampling: "host",
+      draftSampling: "host",
+      nHostSlots: options.hostSlots ?? 0,
+      llamaDir: options.llamaDir,
+    });
+    return estimate.totalBytes;
+  } catch (error) {
+    if (error instanceof UserError) return undefined;
+    throw error;
+  }
+}
