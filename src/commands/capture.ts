@@ -4,7 +4,8 @@ import { defineCommand, type Io } from "../config/command.ts";
 import { forceOverwrite, llamaDir, threads } from "../config/common.ts";
 import { readGguf } from "../gguf/split.ts";
 import { shapeOf } from "../gguf/model-shape.ts";
-import { capture } from "../train/capture.ts";
+import type { Manifest } from "../train/shards.ts";
+import { runCapture } from "../train/worker.ts";
 import { startsFromFolder } from "../train/document-source.ts";
 import { isPrompt, readPromptFile } from "../train/prompts.ts";
 import { usageError } from "../util/errors.ts";
@@ -49,37 +50,38 @@ export const command = defineCommand({
     const lines = [...promptFiles(o).flatMap(readPromptFile), ...o.fromText.flatMap((folder) => startsFromFolder(folder))];
     const heldOut = o.heldOut === "" ? [] : readPromptFile(packagePath(o.heldOut)).filter(isPrompt);
     const progress = createProgress("capture", { total: o.tokens, format: (n) => `${formatInteger(Math.round(n))} tokens` });
-    const manifest = await capture({
-      modelPath: o.model,
-      output: o.output,
-      lines,
-      heldOutPrompts: heldOut,
-      nTokens: o.tokens,
-      nSequences: o.parallel,
-      maxPrompt: o.maxPrompt,
-      maxNew: o.maxNew,
-      openingTemperature: o.openingTemperature,
-      shardTokens: o.shardTokens,
-      inputLayer: o.ridgeRows === 0 ? undefined : lastAttentionLayer(o.model),
-      nLayerInputRows: o.ridgeRows,
-      seed: o.seed,
-      sampledShare: o.sampledShare,
-      temperature: o.temperature,
-      heldOutShare: o.heldOutShare,
-      startTokens: [Math.min(8, o.startTokens), o.startTokens],
-      threads: o.threads,
-      device: o.device,
-      llamaDir: o.llamaDir,
-      signal: io.signal,
-      force: o.force,
-      onProgress: ({ nTokens, nDocuments }) => progress.update(nTokens, `${formatInteger(nDocuments)} documents`),
-    });
+    const manifest = await runCapture(
+      {
+        modelPath: o.model,
+        output: o.output,
+        lines,
+        heldOutPrompts: heldOut,
+        nTokens: o.tokens,
+        nSequences: o.parallel,
+        maxPrompt: o.maxPrompt,
+        maxNew: o.maxNew,
+        openingTemperature: o.openingTemperature,
+        shardTokens: o.shardTokens,
+        inputLayer: o.ridgeRows === 0 ? undefined : lastAttentionLayer(o.model),
+        nLayerInputRows: o.ridgeRows,
+        seed: o.seed,
+        sampledShare: o.sampledShare,
+        temperature: o.temperature,
+        heldOutShare: o.heldOutShare,
+        startTokens: [Math.min(8, o.startTokens), o.startTokens],
+        threads: o.threads,
+        device: o.device,
+        llamaDir: o.llamaDir,
+        force: o.force,
+      },
+      { signal: io.signal, onProgress: ({ nTokens, nDocuments }) => progress.update(nTokens, `${formatInteger(nDocuments)} documents`) },
+    );
     progress.end();
     report(io, o.output, manifest);
   },
 });
 
-function report(io: Io, output: string, m: Awaited<ReturnType<typeof capture>>): void {
+function report(io: Io, output: string, m: Manifest): void {
   const { nTokens, nDocuments, nGenerated, nExcluded, wallMs } = m;
   if (io.json) io.out(JSON.stringify({ output, nTokens, nDocuments, nGenerated, nExcluded, wallMs, modelSha256: m.model.sha256 }));
   else

@@ -24,6 +24,7 @@ export const verbs: Readonly<Record<string, Verb>> = {
   quantize: verb("a GGUF file with smaller tensors, through libllama", () => import("./quantize.ts")),
   synth: verb("a loadable GGUF file with a model's shape and random weights", () => import("./synth.ts")),
   capture: verb("let the model write, and keep its tokens and hidden rows for training a head", () => import("./capture.ts")),
+  train: verb("train a draft head on captured hidden rows, or judge heads by what the runtime accepts", () => import("./train.ts")),
   serve: verb("an OpenAI-compatible server, with or without drafts", () => import("./serve.ts")),
   trace: verb("what steps the engine makes: decode calls, forwards, row shapes, time by phase", () => import("./trace.ts")),
   bench: verb("load-test any OpenAI-compatible server: throughput, latencies, draft acceptance", () => import("./bench.ts")),

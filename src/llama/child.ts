@@ -17,6 +17,8 @@ export interface ChildRun<Request> {
   /** Every note the child sends while it works. */
   readonly onNote?: (note: string) => void;
   readonly signal?: AbortSignal | undefined;
+  /** What the child gets when `signal` is aborted; one that it handles lets it finish what it keeps. */
+  readonly stopSignal?: NodeJS.Signals;
 }
 
 interface Note {
@@ -33,7 +35,7 @@ export async function runInChild<Request, Result>(run: ChildRun<Request>): Promi
   const here = fileURLToPath(import.meta.url);
   const file = path.join(path.dirname(here), `${run.entry}${path.extname(here)}`);
   const child = fork(file, [], { stdio: ["ignore", "ignore", "pipe", "ipc"], serialization: "advanced", execArgv: execArgvFor(file) });
-  const stop = (): void => void child.kill("SIGKILL");
+  const stop = (): void => void child.kill(run.stopSignal ?? "SIGKILL");
   run.signal?.addEventListener("abort", stop, { once: true });
   let tail = "";
   child.stderr?.setEncoding("utf8").on("data", (text: string) => (tail = (tail + text).slice(-20_000)));
