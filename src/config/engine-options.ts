@@ -62,6 +62,7 @@ const speculationFields = {
 const runFields = {
   sampling: z.enum(["auto", "device-greedy", "device", "host"]).default("auto").meta({ description: "where target tokens are sampled" }),
   specDraftSampling: z.enum(["auto", "device-greedy", "device", "host"]).default("auto").meta({ description: "where draft tokens are sampled" }),
+  batchedArgmax: z.boolean().default(true).meta({ description: "device-greedy: one argmax for all rows of a forward; off: libllama's, one a row" }),
   hostSlots: z.int().min(0).optional().meta({ description: "slots that keep all logits, for grammars, penalties, biases and logprobs", placeholder: "N" }),
   cacheRam: z.int().min(0).default(0).meta({ aliases: ["cram"], description: "MiB for saved prompts; 0 off", placeholder: "MIB" }),
   cachePrompt: z.boolean().default(false).meta({ description: "reuse a slot's history when a prompt extends it" }),

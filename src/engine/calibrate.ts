@@ -25,7 +25,7 @@ const promptLength = 32;
 
 /** Runs on an idle engine and leaves it idle; the engine's counters and beliefs are cleared afterwards by the caller. */
 export function calibrate(engine: Engine, options: CalibrationOptions = {}): CostTableData {
-  const { nWarmSteps = 2, nTimedSteps = 5, onProgress } = options;
+  const { nWarmSteps = 4, nTimedSteps = 8, onProgress } = options;
   const nSeqs = calibrationSizes(nAlike(engine));
   const { nMax } = engine.info;
   const stepMs: number[][] = [];

@@ -24,7 +24,7 @@ export class CostTable {
   readonly prefillRowMs: number;
   readonly #rate: number;
 
-  constructor(data: CostTableData, { learningRate = 0.02 } = {}) {
+  constructor(data: CostTableData, { learningRate = 0.05 } = {}) {
     this.nSeqs = data.nSeqs;
     this.#stepMs = data.stepMs.map((row) => Float64Array.from(row));
     this.changeMs = data.changeMs;

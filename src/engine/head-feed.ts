@@ -63,12 +63,30 @@ export function feedHead(head: DecodeContext, seqs: readonly Sequence[], fresh?:
     head.removeFrom(seq.slot, seq.headPast);
     while (seq.headPast < seq.nPast) {
       if (head.rows.n === head.rows.capacity) nFed += flush(head);
-      addHeadRow(head, seq, seq.headPast, false, freshOfSeq);
-      seq.headPast++;
+      if (!addFreshRows(head, seq, freshOfSeq)) addHeadRow(head, seq, seq.headPast++, false, freshOfSeq);
     }
   }
   nFed += flush(head);
   return { nFed, nLost };
+}
+
+/** Rows whose hidden rows lie side by side in the target's output: one copy for all of them. */
+function addFreshRows(head: DecodeContext, seq: Sequence, fresh: FreshHidden | undefined): boolean {
+  const { rows, nEmbd } = head;
+  const first = seq.headPast;
+  if (fresh?.view === undefined || first - 1 < fresh.position) return false;
+  const n = Math.min(seq.nPast - first, rows.capacity - rows.n);
+  const from = (fresh.row + first - 1 - fresh.position) * nEmbd;
+  rows.hidden.set(fresh.view.subarray(from, from + n * nEmbd), rows.n * nEmbd);
+  for (let i = 0; i < n; i++) {
+    const row = rows.n++;
+    rows.tokens[row] = seq.tokens[first + i] as number;
+    rows.positions[row] = first + i;
+    rows.seqs[row] = seq.slot;
+    rows.outputs[row] = 0;
+  }
+  seq.headPast += n;
+  return true;
 }
 
 function flush(head: DecodeContext): number {

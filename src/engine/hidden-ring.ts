@@ -41,10 +41,13 @@ export class HiddenRing {
   /** Copies `n` rows for positions `position`... from `source`, row `sourceRow` on. Overwrites what was held from `position` on. */
   write(position: number, source: Float32Array, sourceRow: number, n: number): void {
     if (position !== this.#end && !(position >= this.begin && position < this.#end)) this.#start = position;
-    const skip = Math.max(0, n - this.capacity);
-    for (let i = skip; i < n; i++) {
+    // At most two pieces: up to the end of the buffer, and from its start.
+    for (let i = Math.max(0, n - this.capacity); i < n; ) {
+      const at = (position + i) % this.capacity;
+      const count = Math.min(n - i, this.capacity - at);
       const from = (sourceRow + i) * this.#nEmbd;
-      this.#rows.set(source.subarray(from, from + this.#nEmbd), ((position + i) % this.capacity) * this.#nEmbd);
+      this.#rows.set(source.subarray(from, from + count * this.#nEmbd), at * this.#nEmbd);
+      i += count;
     }
     this.#end = position + n;
   }

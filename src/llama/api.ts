@@ -85,6 +85,7 @@ const specs = {
   llama_perf_context: [perfContextType, [P]],
   llama_sampler_chain_init: [P, [samplerChainParamsType]],
   llama_sampler_chain_add: ["void", [P, P]],
+  llama_sampler_init: [P, [P, P]],
   llama_sampler_init_greedy: [P, []],
   llama_sampler_init_top_k: [P, [I]],
   llama_sampler_init_grammar: [P, [P, "str", "str"]],
@@ -167,6 +168,7 @@ export interface LlamaApi {
   llama_perf_context(context: Pointer): PerfContext;
   llama_sampler_chain_init(params: { no_perf: boolean }): Pointer;
   llama_sampler_chain_add(chain: Pointer, sampler: Pointer): void;
+  llama_sampler_init(iface: Pointer, context: Nullable): Pointer;
   llama_sampler_init_greedy(): Pointer;
   llama_sampler_init_top_k(k: number): Pointer;
   llama_sampler_init_grammar(vocab: Pointer, gbnf: string, root: string): Nullable;

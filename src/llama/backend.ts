@@ -49,6 +49,8 @@ export interface BackendOptions {
   /** Output rows of one sequence in a decode, when more than nMax + 1 are wanted (capture, scoring). */
   readonly nOutputsPerSeq?: number;
   readonly graphReuse?: boolean;
+  /** "device-greedy": one argmax for all rows of a forward (batched-argmax.ts) instead of libllama's one a row. */
+  readonly batchedArgmax?: boolean;
   /** Repacked CPU weights; off for rows that are bitwise equal at every batch width. */
   readonly useExtraBuffers?: boolean;
   readonly llamaDir?: string | undefined;
@@ -149,6 +151,7 @@ export function planContexts(options: BackendOptions, model: { readonly nCtxTrai
     cacheTypeK: options.cacheTypeK ?? "f16",
     cacheTypeV: options.cacheTypeV ?? "f16",
     isGraphReused: options.graphReuse ?? true,
+    isArgmaxBatched: options.batchedArgmax ?? true,
     ...(options.evalCallback === undefined ? {} : { evalCallback: options.evalCallback }),
   } as const;
   const slots = Array.from({ length: nSeq }, (_, seq): SlotSampling => (seq < nSlots ? (options.targetSampling ?? "host") : "host"));

@@ -37,6 +37,7 @@ export interface ContextOptions {
   readonly hiddenRows: "all" | "outputs" | "none";
   /** Off: every decode builds its graph anew. For measuring what reuse is worth. */
   readonly isGraphReused?: boolean;
+  readonly isArgmaxBatched?: boolean;
   /** Called by ggml around every node of a graph; slow. See forward-counter.ts. */
   readonly evalCallback?: Pointer;
 }
@@ -47,7 +48,7 @@ export function createContext(model: Model, options: ContextOptions): LlamaConte
   const { api } = model.llama;
   const nSeq = options.samplings.length;
   if (nSeq < 1 || nSeq > MAX_SEQ) throw new UserError(`${nSeq} sequences: libllama allows 1 to ${MAX_SEQ}; lower --parallel`);
-  const chains = createChains(api, options.samplings);
+  const chains = createChains(model.llama, options.samplings, options.isArgmaxBatched ?? true);
   const params = contextParams(options, chains.configs, chains.n);
   let pointer: Pointer | null = null;
   try {

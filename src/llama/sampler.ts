@@ -3,7 +3,8 @@
  * its creation: attaching one later rebuilds the scheduler and drops graphs. Freed only after their context.
  */
 import type { SlotSampling } from "../engine/backend.ts";
-import type { LlamaApi } from "./api.ts";
+import { createBatchedArgmax } from "./batched-argmax.ts";
+import type { Llama } from "./library.ts";
 import type { Pointer } from "./structs.ts";
 
 /** Candidates a "device-top-k" chain keeps: llama-server's default top_k is 40. */
@@ -16,14 +17,15 @@ export interface SamplerChains {
   free(): void;
 }
 
-/** One chain for each sequence that is not "host". */
-export function createChains(api: LlamaApi, samplings: readonly SlotSampling[]): SamplerChains {
+/** One chain for each sequence that is not "host". `isBatched` false takes libllama's own greedy sampler, for measuring what one argmax for all rows is worth. */
+export function createChains(llama: Llama, samplings: readonly SlotSampling[], isBatched = true): SamplerChains {
+  const { api } = llama;
   const chains: Pointer[] = [];
   const words: bigint[] = [];
   samplings.forEach((sampling, seq) => {
     if (sampling === "host") return;
     const chain = api.llama_sampler_chain_init({ no_perf: true });
-    api.llama_sampler_chain_add(chain, sampling === "device-greedy" ? api.llama_sampler_init_greedy() : api.llama_sampler_init_top_k(DEVICE_TOP_K));
+    api.llama_sampler_chain_add(chain, sampling === "device-greedy" ? ((isBatched ? createBatchedArgmax(llama) : undefined) ?? api.llama_sampler_init_greedy()) : api.llama_sampler_init_top_k(DEVICE_TOP_K));
     chains.push(chain);
     words.push(BigInt(seq), chain);
   });
