@@ -2,10 +2,12 @@
 import { createApp } from "../../src/server/app.ts";
 import { ChatTemplate } from "../../src/server/chat-template.ts";
 import { startEngineProcess, type EngineProcess, type EngineProcessOptions } from "../../src/server/engine-process.ts";
-import { listen } from "../../src/server/http-server.ts";
+import { listen, type HttpServer } from "../../src/server/http-server.ts";
 import type { ServerSettings } from "../../src/server/server-context.ts";
+import type { ServerEngine } from "../../src/server/server-engine.ts";
 import { silentLogger, type Logger } from "../../src/util/log.ts";
 import { byteTokenizer } from "./byte-tokenizer.ts";
+import { LocalEngine } from "./local-engine.ts";
 import type { ScriptedOptions } from "./scripted-engine.ts";
 
 export const scriptedModel = "scripted";
@@ -40,12 +42,29 @@ const defaultSettings: ServerSettings = {
   hasDashboard: true,
 };
 
+/** The app on an engine in this process: quick to start. */
+export async function startLocalServer(options: ScriptedServerOptions = {}): Promise<{ readonly url: string; close(): Promise<void> }> {
+  const engine = new LocalEngine(options.engine ?? {});
+  const url = await startHttp(engine, options);
+  return {
+    url: url.url,
+    async close() {
+      await engine.close();
+      await url.close(100);
+    },
+  };
+}
+
+async function startHttp(engine: ServerEngine, options: ScriptedServerOptions): Promise<HttpServer> {
+  const text = { tokenizer: byteTokenizer, template: new ChatTemplate(options.template ?? byteTokenizer.chatTemplate, byteTokenizer) };
+  const settings = { ...defaultSettings, ...options.settings };
+  return listen(createApp({ settings, engine, text: () => text, logger: options.logger ?? silentLogger }), { host: "127.0.0.1", port: 0 });
+}
+
 export async function startScriptedServer(options: ScriptedServerOptions = {}): Promise<ScriptedServer> {
   const logger = options.logger ?? silentLogger;
   const engine = startEngineProcess({ entry: new URL("./scripted-child.ts", import.meta.url), options: options.engine ?? {}, logger, ...options.process });
-  const text = { tokenizer: byteTokenizer, template: new ChatTemplate(options.template ?? byteTokenizer.chatTemplate, byteTokenizer) };
-  const settings = { ...defaultSettings, ...options.settings };
-  const server = await listen(createApp({ settings, engine, text: () => text, logger }), { host: "127.0.0.1", port: 0 });
+  const server = await startHttp(engine, options);
   await engine.ready;
   return {
     url: server.url,
