@@ -75,7 +75,7 @@ function listSafetensors(folder: string): string[] {
 
 function weightMap(indexFile: string, index: JsonObject): Record<string, string> {
   const map = index["weight_map"];
-  if (typeof map !== "object" || map === null || !Object.values(map).every((file) => typeof file === "string")) throw new FormatError(indexFile, 0, "weight_map", "must be an object of file names");
+  if (typeof map !== "object" || map === null || Array.isArray(map) || !Object.values(map).every((file) => typeof file === "string")) throw new FormatError(indexFile, 0, "weight_map", "must be an object of file names");
   return map as Record<string, string>;
 }
 

@@ -6,7 +6,8 @@ import { u32Entry } from "../../src/gguf/kv.ts";
 import { elementCount } from "../../src/gguf/types.ts";
 import { outerTensors, nextnLayerTensors, trunkLayerTensors } from "../../src/gguf/model-shape.ts";
 import { readGguf } from "../../src/gguf/split.ts";
-import { rewriteFile, smallShape, synthSmall, temporaryFolder } from "./files.ts";
+import { rewriteFile, synthSmall, temporaryFolder } from "./files.ts";
+import { smallShape } from "./small-shape.ts";
 
 const folder = temporaryFolder("audit");
 const at = (name: string): string => path.join(folder, `${name}.gguf`);

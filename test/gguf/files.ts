@@ -9,9 +9,9 @@ import { entryBytes, readRange, scalarEntry, type EntryInput, type NewEntry } fr
 import type { ModelShape } from "../../src/gguf/model-shape.ts";
 import { readGgufHeader } from "../../src/gguf/reader.ts";
 import { readGguf, shardName } from "../../src/gguf/split.ts";
-import { namedShapes } from "../../src/gguf/synth/shapes.ts";
 import { synthesize } from "../../src/gguf/synth/synthesize.ts";
 import { copiedTensor, writeGguf, type TensorInput } from "../../src/gguf/writer.ts";
+import { smallShape } from "./small-shape.ts";
 
 /** A folder that goes away when the file's tests are done. */
 export function temporaryFolder(prefix: string): string {
@@ -19,23 +19,6 @@ export function temporaryFolder(prefix: string): string {
   afterAll(() => fs.rmSync(folder, { recursive: true, force: true }));
   return folder;
 }
-
-/** One full-attention layer of 64 with two experts: 0.1 MB. */
-export const smallShape: ModelShape = {
-  ...(namedShapes.get("tiny") as ModelShape),
-  nLayers: 2,
-  embeddingLength: 64,
-  vocabSize: 300,
-  nHeads: 2,
-  nKvHeads: 1,
-  headDim: 32,
-  ropeDimension: 8,
-  ropeSections: [1, 1, 2, 0],
-  fullAttentionInterval: 2,
-  isRecurrent: [true, false],
-  ssm: { convKernel: 4, stateSize: 32, groupCount: 1, timeStepRank: 2 },
-  experts: { count: 2, usedCount: 1, feedForward: 32, sharedFeedForward: 32 },
-};
 
 export async function synthSmall(output: string, shape: Partial<ModelShape> = {}, seed = 1, type = "Q8_0"): Promise<string> {
   await synthesize({ shape: { ...smallShape, ...shape }, type, headType: "Q8_0", output, seed });
