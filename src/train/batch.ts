@@ -12,8 +12,10 @@ export interface Batch {
   readonly hidden: Uint16Array;
   /** F16 [N + K - 1, d]: the target's hidden row of the token itself, from which the teacher's distribution comes. */
   readonly teacher: Uint16Array;
-  /** [N + K] */
+  /** [N + K - 1] */
   readonly tokens: Int32Array;
+  /** [N + K - 1]: the token after each. */
+  readonly labels: Int32Array;
   /** [N + K - 1] */
   readonly positions: Int32Array;
   /** [N, N]: 0 where a row may attend, -Infinity elsewhere. */
@@ -36,7 +38,8 @@ export function createBatch(nRows: number, nDepths: number, nEmbd: number): Batc
     nDepths,
     hidden: new Uint16Array(nRows * nEmbd),
     teacher: new Uint16Array((nRows + nDepths - 1) * nEmbd),
-    tokens: new Int32Array(nRows + nDepths),
+    tokens: new Int32Array(nRows + nDepths - 1),
+    labels: new Int32Array(nRows + nDepths - 1),
     positions: new Int32Array(nRows + nDepths - 1),
     mask: new Float32Array(nRows * nRows),
     weights: new Float32Array(nDepths * nRows),
@@ -67,7 +70,8 @@ function placeWindow(batch: Batch, { document, start, length }: Window, at: numb
   // less than tokens: its last token was never decoded.
   const isLast = at + length === nRows;
   const room = isLast ? Math.min(length + nDepths - 1, tokens.length - 1 - start) : length;
-  batch.tokens.set(tokens.subarray(start, start + room + 1), at);
+  batch.tokens.set(tokens.subarray(start, start + room), at);
+  batch.labels.set(tokens.subarray(start + 1, start + room + 1), at);
   for (let i = 0; i < room; i++) batch.positions[at + i] = start + i;
   batch.teacher.set(document.rows(start, room), at * nEmbd);
   if (start === 0) {
@@ -80,7 +84,7 @@ function placeWindow(batch: Batch, { document, start, length }: Window, at: numb
     for (let j = 0; j < nDepths; j++) {
       const t = start + i + j;
       // The first row has no hidden row before it: the runtime feeds zeros and no draft starts there.
-      if (start + i === 0 || i + j >= room || t + 1 >= tokens.length) continue;
+      if (start + i === 0 || i + j >= room) continue;
       const weight = t + 1 < nPrompt ? promptWeight : 1;
       batch.weights[j * nRows + row] = weight;
       batch.weightSums[j] = (batch.weightSums[j] as number) + weight;

@@ -43,6 +43,7 @@ interface Inputs {
   readonly hidden: Tensor;
   readonly teacher: Tensor;
   readonly tokens: Tensor;
+  readonly labels: Tensor;
   readonly positions: Tensor;
   readonly mask: Tensor;
   readonly ownMask: Tensor;
@@ -199,7 +200,7 @@ export class TrainGraph {
       const argmax = keep(ggml.ggml_argmax(c, logits));
       if (this.options.keepLogits === true) this.#logits.push(keep(logits));
       const p = ggml.ggml_soft_max(c, logits);
-      const labels = ggml.ggml_view_2d(c, this.#inputs.tokens, 1, nRows, 4, 4 * (start + depth + 1));
+      const labels = ggml.ggml_view_2d(c, this.#inputs.labels, 1, nRows, 4, 4 * (start + depth));
       const labelProb = keep(labelProbs(ggml, c, p, labels, v, nRows));
       if (backward && h.needsGrad && this.options.depthWeights[depth] !== 0) {
         const shifted = ggml.ggml_view_2d(c, q, v, nRows, 4 * v, 4 * v * depth);
@@ -220,10 +221,11 @@ export class TrainGraph {
   run(batch: Batch): void {
     const { nTokens: n, nDepths, depthWeights } = this.options;
     const device = this.#device;
-    const { hidden, teacher, tokens, positions, mask, weights } = this.#inputs;
+    const { hidden, teacher, tokens, labels, positions, mask, weights } = this.#inputs;
     device.set(hidden, batch.hidden);
     device.set(teacher, batch.teacher);
     device.set(tokens, batch.tokens);
+    device.set(labels, batch.labels);
     device.set(positions, batch.positions);
     device.set(mask, batch.mask);
     const scaled = Float32Array.from(batch.weights, (w, i) => {
@@ -267,7 +269,8 @@ function createInputs({ ggml }: GgmlDevice, c: Tensor, d: number, { nTokens: n, 
   return {
     hidden: tensor(ggmlType.F16, d, n),
     teacher: tensor(ggmlType.F16, d, n + k - 1),
-    tokens: tensor(ggmlType.I32, n + k),
+    tokens: tensor(ggmlType.I32, n + k - 1),
+    labels: tensor(ggmlType.I32, n + k - 1),
     positions: tensor(ggmlType.I32, n + k - 1),
     mask: tensor(ggmlType.F32, n, n),
     ownMask: tensor(ggmlType.F32, k * n),
