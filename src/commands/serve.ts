@@ -3,19 +3,17 @@ import * as path from "node:path";
 import { checkServeOptions, serveOptions, type ServeOptions } from "../config/server-options.ts";
 import { engineOptions } from "../config/engine-options.ts";
 import { defineCommand, type Io } from "../config/command.ts";
-import { loadVocab, type Vocab } from "../llama/vocab.ts";
 import { createApp } from "../server/app.ts";
-import { ChatTemplate } from "../server/chat-template.ts";
 import { startEngineProcess } from "../server/engine-process.ts";
 import { listen } from "../server/http-server.ts";
 import type { ModelText, ServerSettings } from "../server/server-context.ts";
-import type { Tokenizer } from "../server/tokenizer.ts";
 import { usageError } from "../util/errors.ts";
 import { statFile } from "../util/files.ts";
 import { formatBytes } from "../util/format.ts";
 import { createLogger, type Logger } from "../util/log.ts";
 import { createProgress } from "../util/progress.ts";
 import type { EngineStart } from "./engine-child.ts";
+import { readModelText } from "./model-text.ts";
 
 /** After the drain, answers that are written need a moment to reach their clients. */
 const FLUSH_MS = 2000;
@@ -44,7 +42,7 @@ export const command = defineCommand({
     try {
       const server = await listen(createApp({ settings, engine, text: () => text, logger }), options);
       try {
-        text = readText(options);
+        text = readModelText(options.model, options);
         const info = await Promise.race([engine.ready, whenAborted(io.signal)]);
         progress.end();
         if (info !== undefined) announce(server.url, settings, engine.info, options, io);
@@ -103,27 +101,6 @@ function engineStart(options: ServeOptions): EngineStart {
   const known = new Set(Object.keys(engineOptions.shape));
   const engine = Object.fromEntries(Object.entries(options).filter(([key]) => known.has(key))) as EngineStart["engine"];
   return { engine, maxQueue: options.maxQueue };
-}
-
-function readText(options: ServeOptions): ModelText {
-  const vocab = loadVocab(options.model, { llamaDir: options.llamaDir });
-  const file = options.chatTemplateFile;
-  if (file !== undefined) statFile(file, "--chat-template-file");
-  const source = file === undefined ? vocab.chatTemplate : fs.readFileSync(file, "utf8");
-  const tokenizer = tokenizerOf(vocab);
-  return { tokenizer, template: new ChatTemplate(source, tokenizer) };
-}
-
-function tokenizerOf(vocab: Vocab): Tokenizer {
-  return {
-    nVocab: vocab.nTokens,
-    tokenize: (text, options) => vocab.tokenize(text, options),
-    tokenBytes: (token, special) => vocab.tokenBytes(token, special),
-    isEndOfGeneration: (token) => vocab.isEndOfGeneration(token),
-    chatTemplate: vocab.chatTemplate,
-    bosText: vocab.addsBos ? (vocab.bos?.text ?? "") : "",
-    eosText: vocab.eos?.text ?? "",
-  };
 }
 
 function announce(url: string, settings: ServerSettings, info: { readonly nSlots: number; readonly nCtxSeq: number; readonly nMax: number; readonly device: string; readonly loadMs: number; readonly loadedBytes: number } | undefined, options: ServeOptions, io: Io): void {

@@ -9,7 +9,7 @@ export interface Case {
 
 const rank: Record<Target["kind"], number> = { any: 0, foretoken: 1, scripted: 2 };
 
-export function applies(test: Case, target: Target): boolean {
+export function applies(test: Case, target: Pick<Target, "kind">): boolean {
   return rank[target.kind] >= rank[test.needs];
 }
 

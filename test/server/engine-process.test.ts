@@ -89,11 +89,11 @@ describe("engine process", () => {
   });
 
   test.each([
-    ["abort", "exit", /signal SIGABRT/],
-    ["lost", "lost", /exit code 70.*device lost/],
-    ["hang", "hang", /signal SIGKILL.*no sign of life/],
-  ] as const)("%s ends requests with an error, refuses new ones, and comes back", async (script, cause, message) => {
-    const engine = start({}, { hangMs: 800 });
+    ["abort", "exit", /signal SIGABRT/, 120_000],
+    ["lost", "lost", /exit code 70.*device lost/, 120_000],
+    ["hang", "hang", /signal SIGKILL.*no sign of life/, 2500],
+  ] as const)("%s ends requests with an error, refuses new ones, and comes back", async (script, cause, message, hangMs) => {
+    const engine = start({}, { hangMs });
     await engine.ready;
     const pid = engine.pid;
     const forever = run(engine, request("forever x", { maxTokens: 1e9 }));

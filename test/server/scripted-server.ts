@@ -26,7 +26,7 @@ export interface ScriptedServer {
   close(graceMs?: number): Promise<void>;
 }
 
-const defaultSettings: ServerSettings = {
+export const defaultSettings: ServerSettings = {
   modelName: scriptedModel,
   apiKeys: [],
   corsOrigins: [],
