@@ -241,8 +241,12 @@ export class TrainGraph {
         device.get(labelProb, (this.result.labelProb[depth] as Float32Array).subarray(start, start + nRows));
       });
     }
-    if (this.#expertGradients === undefined) return;
-    this.#expertGradients.compute(this.#expertIds.slice(-this.#nUses).map((t) => device.get(t, new Int32Array(n * this.#shape.nExpertUsed))));
+    this.#expertGradients?.compute(this.#expertIds.slice(-this.#nUses).map((_, i) => this.expertIds(nDepths - this.#nUses + i)));
+  }
+
+  /** Experts chosen at a depth, [k, N]. */
+  expertIds(depth: number): Int32Array {
+    return this.#device.get(this.#expertIds[depth] as Tensor, new Int32Array(this.options.nTokens * this.#shape.nExpertUsed));
   }
 
   /** Logits [N, V] of a depth; only with `keepLogits`. */

@@ -60,6 +60,8 @@ function totalLoss(graph: TrainGraph, loss: LossKind): number {
 
 const gradientsOf = (graph: TrainGraph): Map<string, Float32Array> => new Map(graph.trainable.map(({ name, ne, gradient }) => [name, device.get(gradient, new Float32Array(nElements(ne)))]));
 
+const routingOf = (graph: TrainGraph): string => Array.from({ length: nDepths }, (_, depth) => graph.expertIds(depth).join()).join();
+
 /** Half along the gradient, half random: a gradient that is right in size alone does not pass. */
 function direction(gradient: Float32Array): Float32Array {
   const size = Math.hypot(...gradient);
@@ -74,18 +76,21 @@ describe.each(lossKinds)("loss %s", (loss) => {
     const graph = new TrainGraph(device, frozen, [parameters], graphOptions(loss, { keepLogits: true }));
     graph.run(batch);
     const gradients = gradientsOf(graph);
+    const routing = routingOf(graph);
     expect(gradients.size).toBe(20);
     for (const [name, gradient] of gradients) {
       const along = direction(gradient);
       const expected = gradient.reduce((sum, g, i) => sum + g * (along[i] as number), 0);
       const original = weights.get(name) as Float32Array;
-      const at = (step: number): number => {
+      const at = (step: number): { loss: number; routing: string } => {
         parameters.writeOne(name, original.map((x, i) => x + step * (along[i] as number)));
-        return totalLoss(graph, loss);
+        return { loss: totalLoss(graph, loss), routing: routingOf(graph) };
       };
-      const errors = [0.001, 0.0004].map((step) => Math.abs((at(step) - at(-step)) / (2 * step) - expected) / Math.abs(expected));
+      // A step that sends a row to another expert crosses a jump of the loss and says nothing about its slope.
+      const smooth = [0.003, 0.001, 0.0004, 0.0001].find((step) => at(step).routing === routing && at(-step).routing === routing) ?? NaN;
+      const slope = (at(smooth).loss - at(-smooth).loss) / (2 * smooth);
       parameters.writeOne(name, original);
-      expect(Math.min(...errors), name).toBeLessThan(5e-3);
+      expect(Math.abs(slope / expected - 1), `${name}: ${slope} instead of ${expected}`).toBeLessThan(smooth < 0.0004 ? 2e-2 : 5e-3);
     }
     graph.close();
     parameters.close();
