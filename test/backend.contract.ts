@@ -266,6 +266,22 @@ export function backendContract(name: string, makeBackend: () => Backend | Promi
       expect(head.greedyToken(1)).toBe(first);
     });
 
+    test("a head's hidden row belongs to its row, also behind rows that are no output", () => {
+      const head = backend.heads[0];
+      if (head === undefined) return;
+      clearAll(target);
+      clearAll(head);
+      decode(target, { seq: 0, from: 0, n: 5 });
+      const hidden = Float32Array.from(target.hiddenAll());
+      const before = (i: number): Float32Array => (i === 0 ? new Float32Array(head.nEmbd) : hidden.subarray((i - 1) * head.nEmbd, i * head.nEmbd));
+      decode(head, { seq: 0, from: 0, n: 5, hidden: before });
+      const together = head.hidden(4).slice();
+      head.clear(0);
+      decode(head, { seq: 0, from: 0, n: 4, outputs: "none", hidden: before });
+      decode(head, { seq: 0, from: 4, n: 1, hidden: () => before(4) });
+      expect(maxDifference(head.hidden(0), together)).toBeLessThan(0.2);
+    });
+
     test("counts decodes", () => {
       const before = target.counters().nDecodes;
       clearAll(target);

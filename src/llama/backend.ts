@@ -176,8 +176,6 @@ export function planContexts(options: BackendOptions, model: { readonly nCtxTrai
       nRollback: 0,
       nOutputsPerSeq: feedsNext ? nMax + 1 : 1,
       isDraft: true,
-      // Never "outputs": the MTP graph keeps the hidden rows of all its rows, and the masked read takes the first of
-      // them, not the outputs' (qwen35moe.cpp, graph_mtp). With catch-up rows in front, that is another token's row.
       hiddenRows: "all",
     };
   });

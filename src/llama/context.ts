@@ -23,8 +23,8 @@ export interface ContextParts {
   readonly samplings: readonly SlotSampling[];
   readonly limits: ContextLimits;
   readonly isDraft: boolean;
-  /** Hidden rows of every row (target), of output rows only, or not at all. */
-  readonly hiddenRows: "all" | "outputs" | "none";
+  /** Whether hidden rows come out, of every row of a decode. */
+  readonly hasHidden: boolean;
 }
 
 export class LlamaContext implements DecodeContext, Disposable {
@@ -50,9 +50,9 @@ export class LlamaContext implements DecodeContext, Disposable {
   #candidateIds: Int32Array | undefined;
   #candidateLogits: Float32Array | undefined;
   #pointer: Pointer | undefined;
-  #hiddenRows: ContextParts["hiddenRows"];
-  /** What `#hiddenRows` was at the last decode: the getters read that decode. */
-  #hiddenOfDecode: ContextParts["hiddenRows"] = "none";
+  #hasHidden: boolean;
+  /** What `#hasHidden` was at the last decode: the getters read that decode. */
+  #didDecodeHidden = false;
   #nRowsDecoded = 0;
   #nOutputs = 0;
   #nDecodes = 0;
@@ -73,8 +73,10 @@ export class LlamaContext implements DecodeContext, Disposable {
     this.#outputIndex = new Int32Array(limits.nRows).fill(-1);
     this.#spareOutputIndex = new Int32Array(limits.nRows);
     this.#seqOfRow = new Int32Array(limits.nRows);
-    this.#hiddenRows = parts.hiddenRows;
-    if (parts.hiddenRows !== "none") this.#api.llama_set_embeddings_nextn(parts.pointer, true, parts.hiddenRows === "outputs");
+    this.#hasHidden = parts.hasHidden;
+    // Never masked (rows of outputs only): an MTP graph computes the hidden rows of all its rows, and the masked read
+    // takes the first of them, not those of the outputs.
+    if (parts.hasHidden) this.#api.llama_set_embeddings_nextn(parts.pointer, true, false);
     if (parts.isDraft) this.#api.llama_set_nextn_layer_offset(parts.pointer, 0);
   }
 
@@ -104,7 +106,7 @@ export class LlamaContext implements DecodeContext, Disposable {
     this.#candidateLogits = undefined;
     this.#nRowsDecoded = this.rows.n;
     this.#nOutputs = nOutputs;
-    this.#hiddenOfDecode = this.#hiddenRows;
+    this.#didDecodeHidden = this.#hasHidden;
     this.#nDecodes++;
   }
 
@@ -180,29 +182,25 @@ export class LlamaContext implements DecodeContext, Disposable {
 
   hidden(row: number): Float32Array {
     if (!Number.isInteger(row) || row < 0 || row >= this.#nRowsDecoded) throw new Error(`hidden(${row}): the last decode had ${this.#nRowsDecoded} rows`);
-    const index = this.#hiddenOfDecode === "outputs" ? this.#outputOf(row) : row;
-    return this.#hiddenMatrix().row(index, this.nEmbd);
+    return this.#hiddenMatrix().row(row, this.nEmbd);
   }
 
   hiddenAll(): Float32Array {
-    if (this.#hiddenOfDecode === "outputs") throw new Error("hiddenAll: this draft context keeps the hidden rows of outputs only");
     return this.#hiddenMatrix().all.subarray(0, this.#nRowsDecoded * this.nEmbd);
   }
 
   #hiddenMatrix(): ReturnType<ViewCache["get"]> {
-    if (this.#hiddenOfDecode === "none") throw new Error("hidden: hidden output was off in the last decode; call setHiddenOutput(true) before it");
+    if (!this.#didDecodeHidden) throw new Error("hidden: hidden output was off in the last decode; call setHiddenOutput(true) before it");
     const base = this.#api.llama_get_embeddings_nextn(this.pointer);
     if (base === null) throw new Error("hidden: libllama gave no hidden rows");
-    const nRows = this.#hiddenOfDecode === "outputs" ? this.#nOutputs : this.#nRowsDecoded;
-    return this.#hiddenViews.get(base, nRows * this.nEmbd);
+    return this.#hiddenViews.get(base, this.#nRowsDecoded * this.nEmbd);
   }
 
   setHiddenOutput(on: boolean): void {
     if (this.#parts.isDraft) throw new Error("setHiddenOutput: the hidden output of a draft context is fixed");
-    const wanted = on ? "all" : "none";
-    if (wanted === this.#hiddenRows) return;
+    if (on === this.#hasHidden) return;
     this.#api.llama_set_embeddings_nextn(this.pointer, on, false);
-    this.#hiddenRows = wanted;
+    this.#hasHidden = on;
   }
 
   removeFrom(seq: number, from: number): boolean {

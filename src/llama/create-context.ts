@@ -33,8 +33,8 @@ export interface ContextOptions {
   readonly nOutputsPerSeq: number;
   /** An MTP context over the file's MTP layers. */
   readonly isDraft: boolean;
-  /** Hidden rows that come out: a target's of "all" rows, a draft's of "outputs"; "all" for a draft that feeds another head. */
-  readonly hiddenRows: "all" | "outputs" | "none";
+  /** Whether the hidden rows of a decode come out: drafting needs the target's, a chain of drafts the head's own. */
+  readonly hiddenRows: "all" | "none";
   /** Off: every decode builds its graph anew. For measuring what reuse is worth. */
   readonly isGraphReused?: boolean;
   readonly isArgmaxBatched?: boolean;
@@ -68,7 +68,7 @@ export function createContext(model: Model, options: ContextOptions): LlamaConte
       nOutputsPerSeq: options.nOutputsPerSeq,
       nRollback: model.isRecurrent && !options.isDraft ? api.llama_n_rs_seq(pointer) : Infinity,
     };
-    return new LlamaContext({ model, pointer, chains, samplings: options.samplings, limits, isDraft: options.isDraft, hiddenRows: options.hiddenRows });
+    return new LlamaContext({ model, pointer, chains, samplings: options.samplings, limits, isDraft: options.isDraft, hasHidden: options.hiddenRows === "all" });
   } catch (error) {
     // Chains may be freed only after the context that has them.
     if (pointer !== null) api.llama_free(pointer);
