@@ -48,6 +48,8 @@ const SweepPlan = z.strictObject({
   load: PartialLoad.default({}),
   /** Changes of the load at one concurrency. */
   at: z.record(z.string().regex(/^\d+$/, "a concurrency"), PartialLoad).default({}),
+  /** Stands for what else the measurements depend on, such as the contents of files: cells of another salt are not taken. */
+  salt: z.string().optional(),
   /** Stop before this many seconds have passed; a later run goes on where this one stopped. */
   budget: z.number().positive().optional(),
 });
@@ -134,6 +136,6 @@ function cell(plan: SweepPlan, server: SweepServer, concurrency: number, round: 
   const parsed = LoadOptions.safeParse({ ...given, concurrency, seed });
   if (!parsed.success) throw usageError(`load at concurrency ${concurrency}: ${parsed.error.issues[0]?.path.join(".")}: ${parsed.error.issues[0]?.message}`);
   const { name, command, url, env, model } = server;
-  const key = createHash("sha256").update(JSON.stringify([name, command, url, env, model, parsed.data, round])).digest("hex").slice(0, 16);
+  const key = createHash("sha256").update(JSON.stringify([name, command, url, env, model, parsed.data, round, plan.salt])).digest("hex").slice(0, 16);
   return { server, concurrency, round, load: parsed.data, key };
 }

@@ -145,7 +145,7 @@ function draftFields(group: readonly RawCell[]): Pick<BenchRow, "nDrafts" | "nDr
     nDrafted: counts.nDrafted,
     nAccepted: counts.nAccepted,
     acceptance: acceptance.rate ?? null,
-    acceptanceByPosition: counts.nDrafted === 0 ? [] : trimZeros(acceptance.byPosition),
+    acceptanceByPosition: counts.nDrafted === 0 ? [] : draftedPositions(acceptance.byPosition, counts),
     meanAcceptanceLength: acceptance.meanLength ?? null,
   };
 }
@@ -160,9 +160,9 @@ function phasesOf(counters: readonly Readonly<Record<string, number>>[]): Phase[
 }
 
 /** A server may count more positions than it drafts. */
-function trimZeros(rates: readonly number[]): number[] {
-  const last = rates.findLastIndex((r) => r > 0);
-  return rates.slice(0, Math.max(1, last + 1)).map((r) => Math.round(r * 10_000) / 10_000);
+function draftedPositions(rates: readonly number[], counts: DraftCounts): number[] {
+  const nPositions = Math.max(rates.findLastIndex((r) => r > 0) + 1, Math.ceil(counts.nDrafted / Math.max(1, counts.nDrafts ?? 1) - 1e-9), 1);
+  return rates.slice(0, nPositions).map((r) => Math.round(r * 10_000) / 10_000);
 }
 
 function ratioOf(recipe: Recipe, profile: string, group: readonly RawCell[], all: readonly RawCell[]): BenchRow["ratio"] {

@@ -71,7 +71,7 @@ async function runStep(recipe: Recipe, plan: PlannedStep, key: string, folder: s
   for (const { file } of files) fs.rmSync(file, { recursive: true, force: true });
   const startMs = performance.now();
   const log = path.join(folder, "logs", `${step.id}.log`);
-  const done = step.run === undefined ? await matrixStep(recipe, plan, folder, context) : await verbStep(step.run, step.mayFail, log, label, context);
+  const done = step.run === undefined ? await matrixStep(recipe, plan, key, folder, context) : await verbStep(step.run, step.mayFail, log, label, context);
   const outputs: StepRecord["outputs"][number][] = [];
   for (const { id, file } of files) {
     if (!fs.existsSync(file)) throw new UserError(`${step.title} ended without writing ${file}; see ${log}`);
@@ -82,8 +82,8 @@ async function runStep(recipe: Recipe, plan: PlannedStep, key: string, folder: s
   context.note(`${label}: done in ${formatDuration(seconds * 1000)}`);
 }
 
-async function matrixStep(recipe: Recipe, plan: PlannedStep, folder: string, context: LabContext): Promise<{ exitCode: number; result: unknown }> {
-  return { exitCode: 0, result: await runMatrix(recipe, plan.step, folder, context) };
+async function matrixStep(recipe: Recipe, plan: PlannedStep, key: string, folder: string, context: LabContext): Promise<{ exitCode: number; result: unknown }> {
+  return { exitCode: 0, result: await runMatrix(recipe, plan.step, key, folder, context) };
 }
 
 async function verbStep(words: readonly string[], mayFail: boolean, log: string, label: string, context: LabContext): Promise<{ exitCode: number; result: unknown }> {

@@ -9,7 +9,7 @@ import { probeCorrectness, type CorrectnessCase, type CorrectnessReport } from "
 import { UserError } from "../util/errors.ts";
 import { writeTextAtomic } from "../util/files.ts";
 import { estimateProfile } from "./estimate.ts";
-import { hashOf, sourceHash } from "./keys.ts";
+import { hashOf } from "./keys.ts";
 import type { Expectation, Matrix, Profile, Recipe, Step } from "./recipe.ts";
 
 export interface ProfileCheck {
@@ -56,10 +56,10 @@ export function correctnessCases(e: Expectation): CorrectnessCase[] {
   return cases;
 }
 
-/** @throws {UserError} when not one cell could be measured. */
-export async function runMatrix(recipe: Recipe, step: Step, folder: string, context: { signal?: AbortSignal; note: (text: string) => void }): Promise<MatrixResult> {
+/** `key` is the step's: cells measured under another are not taken. @throws {UserError} when not one cell could be measured. */
+export async function runMatrix(recipe: Recipe, step: Step, key: string, folder: string, context: { signal?: AbortSignal; note: (text: string) => void }): Promise<MatrixResult> {
   const matrix = step.matrix as Matrix;
-  const plan = matrixPlan(recipe, step, matrix);
+  const plan = { ...matrixPlan(recipe, step, matrix), salt: key };
   const own = matrixFolder(folder, step);
   await writeTextAtomic(path.join(own, "plan.yaml"), yaml.stringify(plan));
   const cases = matrix.correctness && recipe.correctness !== undefined ? correctnessCases(recipe.correctness) : [];
@@ -118,6 +118,6 @@ class CorrectnessGate {
   }
 
   #key(name: string): string {
-    return hashOf([this.#plan.servers.find((s) => s.name === name), this.#cases, sourceHash("serve")]);
+    return hashOf([this.#plan.servers.find((s) => s.name === name), this.#cases, this.#plan.salt]);
   }
 }

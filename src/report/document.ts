@@ -8,7 +8,7 @@ import * as tables from "./tables.ts";
 
 export const defaultSections: readonly Section[] = [
   section("Throughput", ["plot:throughput", "throughput", "plot:ratio", "ratios", "plot:ttft"]),
-  section("Draft acceptance", ["plot:acceptance", "acceptance", "drafts"]),
+  section("Draft acceptance", ["plot:acceptance", "acceptance", "drafts", "phases"]),
   section("Artifacts and memory", ["artifacts", "memory"]),
   section("Correctness", ["correctness", "determinism"]),
   section("Training", ["plot:training", "training"]),
@@ -64,11 +64,13 @@ function partBlocks(part: SectionPart, data: ReportData, s: Section, id: string)
     case "throughput":
       return perMatrix((rows) => ({ ...table(tables.throughputTable(rows), loadCaption(rows)), best: bestThroughput(rows) }));
     case "ratios":
-      return perMatrix((rows) => (rows.some((r) => r.ratio !== null) ? table(tables.ratioTable(rows), "Ratios in the order of the columns; brackets are 95% intervals over rounds. One round has none.") : undefined));
+      return perMatrix((rows) => (rows.some((r) => r.ratio !== null) ? table(tables.ratioTable(rows), "Ratio: throughput over the baseline's of the same round, median over rounds; brackets are 95% intervals. One round has none.") : undefined));
     case "results":
       return perMatrix((rows) => table(tables.resultsTable(rows), loadCaption(rows)));
     case "drafts":
       return perMatrix((rows) => (rows.some((r) => (r.nDrafted ?? 0) > 0) ? table(tables.draftTable(rows), "Unconditional: accepted at a position / all drafts. Conditional: / drafts that reached it. Mean length: 1 + accepted / drafts.") : undefined));
+    case "phases":
+      return perMatrix((rows) => (rows.some((r) => r.phases.length > 0) ? { kind: "details", summary: "Where the server's time went", blocks: [table(tables.phaseTable(rows), "Counted by the server over the measured part.")] } : undefined));
     case "acceptance":
       return perMatrix((rows) => (rows.some((r) => (r.nDrafted ?? 0) > 0) ? table(tables.acceptanceTable(rows)) : undefined));
     case "shapes":
@@ -132,7 +134,7 @@ function recommendationBlocks(data: ReportData): Block[] {
   const tiles: Tile[] = recommendation.byConcurrency.map((choice) => ({
     label: `c${choice.concurrency}${new Set(recommendation.byConcurrency.map((c) => c.matrix)).size > 1 ? `, ${choice.matrix}` : ""}`,
     value: `${formatFixed(choice.tokPerSec, 0)} tok/s`,
-    note: choice.gain === null ? choice.profile : `${choice.profile}: ${tables.ratioText({ median: choice.gain.ratio, low: choice.gain.low, high: choice.gain.high })}`,
+    note: [choice.gain === null ? choice.profile : `${choice.profile}: ${tables.ratioText({ median: choice.gain.ratio, low: choice.gain.low, high: choice.gain.high })}`, ...(choice.loadedMiB === null ? [] : [`${tables.whole(choice.loadedMiB)} MiB loaded`])].join("; "),
   }));
   const blocks: Block[] = [{ kind: "verdict", sentences: recommendation.sentences }, { kind: "tiles", tiles }];
   const items = [...recommendation.roles.map((r) => `**${r.profile}**: ${r.role}. ${r.reason}`), ...recommendation.rejected.map((r) => `**${r.profile}**: rejected. ${r.reason}`)];

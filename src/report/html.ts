@@ -69,12 +69,13 @@ function tableHtml(table: Table, caption: string | undefined, best: readonly (re
   const kind = (i: number): string => (table.columns[i]?.align === "right" ? "num" : "txt");
   const head = table.columns.map((c, i) => `<th scope="col" class="${kind(i)}">${inline(c.title)}</th>`).join("");
   const body = table.rows.map((row, r) => `<tr>${row.map((cell, i) => tableCell(cell, kind(i), i === 0, best?.[r]?.[i] === true)).join("")}</tr>`).join("");
-  return `<div class="scroll" tabindex="0"><table>${caption === undefined ? "" : `<caption>${inline(caption)}</caption>`}<thead><tr>${head}</tr></thead><tbody>${body}</tbody></table></div>`;
+  return `<div class="table"><div class="scroll" tabindex="0"><table><thead><tr>${head}</tr></thead><tbody>${body}</tbody></table></div>${caption === undefined ? "" : `<p class="cap">${inline(caption)}</p>`}</div>`;
 }
 
 function tableCell(cell: string, kind: string, isFirst: boolean, isBest: boolean): string {
+  const text = inline(cell).replaceAll("\n", "<br>");
   const classes = [kind, ...(isBest ? ["best"] : []), ...(cell === "n/a" ? ["na"] : [])].join(" ");
-  return isFirst ? `<th scope="row" class="${classes}">${inline(cell)}</th>` : `<td class="${classes}">${inline(cell)}</td>`;
+  return isFirst ? `<th scope="row" class="${classes}">${text}</th>` : `<td class="${classes}">${text}</td>`;
 }
 
 function paragraphs(text: string): string {

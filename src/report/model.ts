@@ -222,6 +222,7 @@ export const sectionParts = [
   "ratios",
   "results",
   "drafts",
+  "phases",
   "acceptance",
   "shapes",
   "determinism",

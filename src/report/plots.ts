@@ -23,27 +23,34 @@ const colorOf = (legend: readonly LegendEntry[]): ((name: string) => string) => 
 
 const axis = { label: null, tickSize: 0, labelArrow: "none" } as const;
 
-/** Lines over concurrency, with the interval of each point where there is one. */
+/** Lines over concurrency, with the interval of each point where there is one; series stand a little aside of each other. */
 function overConcurrency(title: string, rows: readonly BenchRow[], legend: readonly LegendEntry[], size: Size, yLabel: string, value: (r: BenchRow) => number | null, interval: (r: BenchRow) => { low: number; high: number } | null, one?: number): string {
   const points = rows.flatMap((r) => {
     const y = value(r);
     const range = interval(r);
     return y === null ? [] : [{ profile: r.profile, x: `c${r.concurrency}`, y, low: range?.low ?? y, high: range?.high ?? y }];
   });
-  const color = colorOf(legend);
-  const most = Math.max(one ?? 0, ...points.map((p) => Math.max(p.y, Math.min(p.high, p.y * 1.5))));
+  // Wide intervals run out of the picture; the table has their ends.
+  const most = Math.max(one ?? 0, ...points.map((p) => p.y)) * 1.15;
+  const aside = (label: string): number => (legend.findIndex((e) => e.label === label) - (legend.length - 1) / 2) * (size.isNarrow ? 4 : 6);
   return drawFigure(title, legend, size, {
     height: size.isNarrow ? 260 : 320,
     marginLeft: 48,
     marginRight: 14,
     x: { ...axis, type: "point", domain: concurrenciesOf(rows).map((c) => `c${c}`), padding: 0.25 },
-    y: { ...axis, label: yLabel, grid: false, domain: [0, most * 1.05], nice: true, ticks: 6 },
+    y: { ...axis, label: yLabel, grid: false, domain: [0, most], ticks: 6 },
     marks: [
       Plot.gridY({ ticks: 6, stroke: "var(--rule)", strokeOpacity: 1 }),
       ...(one === undefined ? [] : [Plot.ruleY([one], { stroke: "var(--ink)", strokeWidth: 1.5, strokeDasharray: "5 3" })]),
-      Plot.ruleX(points.filter((p) => p.high > p.low), { x: "x", y1: "low", y2: "high", stroke: (p: { profile: string }) => color(p.profile), strokeOpacity: 0.45, strokeWidth: 4, clip: true }),
-      ...legend.map((e) => Plot.line(points.filter((p) => p.profile === e.label), { x: "x", y: "y", stroke: e.color, strokeWidth: 2.2, ...(e.isDashed ? { strokeDasharray: "6 3" } : {}) })),
-      Plot.dot(points, { x: "x", y: "y", r: 3.6, fill: (p: { profile: string }) => color(p.profile), stroke: "var(--paper)", strokeWidth: 1 }),
+      ...legend.flatMap((e) => {
+        const own = points.filter((p) => p.profile === e.label);
+        const dx = aside(e.label);
+        return [
+          Plot.ruleX(own.filter((p) => p.high > p.low), { x: "x", y1: "low", y2: "high", stroke: e.color, strokeOpacity: 0.4, strokeWidth: size.isNarrow ? 2 : 3, dx, clip: true }),
+          Plot.line(own, { x: "x", y: "y", stroke: e.color, strokeWidth: 2.2, dx, ...(e.isDashed ? { strokeDasharray: "6 3" } : {}) }),
+          Plot.dot(own, { x: "x", y: "y", r: 3.6, fill: e.color, stroke: "var(--paper)", strokeWidth: 1, dx }),
+        ];
+      }),
     ],
   });
 }
@@ -67,13 +74,15 @@ export function ratioPlot(id: string, rows: readonly BenchRow[]): Figure | undef
   );
 }
 
-/** Unconditional acceptance by position, all concurrencies of a profile together. */
+/** Unconditional acceptance by position, all concurrencies of a profile together. Undefined when there is but one position. */
 export function acceptancePlot(id: string, rows: readonly BenchRow[]): Figure | undefined {
   const drafting = rows.filter((r) => r.acceptanceByPosition.length > 0 && (r.nDrafts ?? 0) > 0);
   if (drafting.length === 0) return undefined;
   const legend = legendOf(rows).filter((e) => drafting.some((r) => r.profile === e.label));
   const points = legend.flatMap(({ label }) => pooled(drafting.filter((r) => r.profile === label)).map((y, i) => ({ profile: label, x: String(i + 1), y })));
   const color = colorOf(legend);
+  if (new Set(points.map((p) => p.x)).size < 2) return undefined;
+  const top = Math.max(...points.map((p) => p.y));
   const title = "Acceptance by draft position";
   const caption = "Share of all drafts whose token at this position was accepted (unconditional), so a later position can never be above an earlier one.";
   return figure(id, title, caption, (size) =>
@@ -83,7 +92,7 @@ export function acceptancePlot(id: string, rows: readonly BenchRow[]): Figure | 
       marginRight: 14,
       marginBottom: 40,
       x: { ...axis, type: "point", label: "position in the draft", domain: [...new Set(points.map((p) => p.x))].sort(), padding: 0.4, labelAnchor: "center" },
-      y: { ...axis, domain: [0, 1], tickFormat: "%", ticks: 5 },
+      y: { ...axis, domain: [0, top > 0.4 ? 1 : top * 1.25], tickFormat: top > 0.1 ? ".0%" : ".1%", ticks: 5 },
       marks: [
         Plot.gridY({ ticks: 5, stroke: "var(--rule)", strokeOpacity: 1 }),
         ...legend.map((e) => Plot.line(points.filter((p) => p.profile === e.label), { x: "x", y: "y", stroke: e.color, strokeWidth: 2.2 })),

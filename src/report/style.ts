@@ -18,7 +18,7 @@ nav{position:sticky;top:0;z-index:3;background:var(--paper);border-bottom:1px so
 nav::-webkit-scrollbar{display:none}
 nav a{color:var(--soft);text-decoration:none}
 nav a:hover{color:var(--accent)}
-main{padding-bottom:2rem}
+main{padding-block:.6rem 2rem}
 h2{font-size:1.35rem;line-height:1.25;letter-spacing:-.012em;margin:2.8rem 0 .7rem}
 h3{font-size:1.05rem;margin:1.9rem 0 .5rem}
 p,ul{max-width:46rem;margin:.6rem 0}
@@ -36,10 +36,11 @@ pre code{background:none;padding:0;overflow-wrap:normal}
 .tile .label{font-size:.8rem;color:var(--soft)}
 .tile .value{font-size:1.5rem;font-weight:650;letter-spacing:-.02em;line-height:1.3;font-variant-numeric:tabular-nums}
 .tile .note{font-size:.8rem;color:var(--soft);line-height:1.4}
-.scroll{overflow-x:auto;margin:1rem 0;border:1px solid var(--line);border-radius:10px}
+.table{margin:1rem 0 1.4rem}
+.scroll{overflow-x:auto;border:1px solid var(--line);border-radius:10px}
 .scroll:focus-visible{outline:2px solid var(--accent);outline-offset:2px}
 table{border-collapse:collapse;width:100%;font-size:.875rem;line-height:1.4}
-caption{caption-side:bottom;text-align:left;color:var(--soft);font-size:.82rem;padding:.6rem .8rem;border-top:1px solid var(--line)}
+.cap{color:var(--soft);font-size:.82rem;line-height:1.5;margin:.5rem 0 0}
 th,td{padding:.5rem .8rem;text-align:left;vertical-align:top;border-top:1px solid var(--line)}
 thead th{border-top:0;background:var(--tint);color:var(--soft);font-weight:600;font-size:.8rem;vertical-align:bottom}
 tbody th{font-weight:500;background:var(--paper);min-width:9.5rem}
@@ -55,7 +56,7 @@ figure .narrow{display:none}
 figcaption{color:var(--soft);font-size:.85rem;max-width:46rem;margin-top:.5rem}
 details{margin:1rem 0;border:1px solid var(--line);border-radius:10px;padding:.6rem .9rem}
 summary{cursor:pointer;font-weight:600}
-details>.scroll{border:0;border-radius:0}
+details .scroll{border-radius:6px}
 footer{color:var(--soft);font-size:.82rem;border-top:1px solid var(--line);padding-block:1.2rem 2.5rem}
 @media (max-width:620px){
 body{font-size:15.5px}

@@ -25,18 +25,22 @@ export function throughputTable(rows: readonly BenchRow[]): Table {
   };
 }
 
-/** The trained report's "Low-concurrency matrix": throughput per concurrency and the ratios to the baseline. */
+/** The trained report's "Low-concurrency matrix": throughput and ratio to the baseline per concurrency. */
 export function ratioTable(rows: readonly BenchRow[]): Table {
   const concurrencies = concurrenciesOf(rows);
   return {
-    columns: [left("Profile"), ...concurrencies.map((c) => right(`c${c} tok/s`)), right("ratio to the baseline"), left("baseline")],
+    columns: [left("Profile"), ...concurrencies.flatMap((c) => [right(`c${c} tok/s`), right(`c${c} ratio`)]), left("baseline")],
     rows: profilesOf(rows).map((profile) => {
       const own = concurrencies.map((c) => rowAt(rows, profile, c));
-      const ratios = own.map((r) => r?.ratio ?? undefined).map((ratio) => (ratio === undefined ? na : ratioText(ratio)));
       const baseline = own.find((r) => r !== undefined && r.ratio !== null)?.ratio?.baseline;
-      return [profile, ...own.map((r) => fixed(r?.tokPerSec, 2)), baseline === undefined ? na : ratios.join(" / "), baseline ?? na];
+      return [profile, ...own.flatMap((r) => [fixed(r?.tokPerSec, 2), ratioCell(r?.ratio)]), baseline ?? na];
     }),
   };
+}
+
+/** The interval on a line of its own: it is longer than the number. */
+function ratioCell(ratio: BenchRow["ratio"] | undefined): string {
+  return ratio === null || ratio === undefined ? na : ratioText(ratio).replace(" [", "\n[");
 }
 
 export function ratioText(ratio: { readonly median: number; readonly low: number; readonly high: number }): string {
@@ -69,11 +73,11 @@ export function acceptanceTable(rows: readonly BenchRow[]): Table {
   };
 }
 
-/** Per measurement: counts, positions, and the server's phases with call counts: the trained report's "Detailed draft statistics". */
+/** Per measurement: counts and positions: the trained report's "Detailed draft statistics". */
 export function draftTable(rows: readonly BenchRow[]): Table {
   const drafting = rows.filter((r) => (r.nDrafted ?? 0) > 0);
   return {
-    columns: [left("Profile"), right("c"), right("Drafts"), right("Drafted tokens"), right("Accepted tokens"), right("Acceptance"), right("Mean length"), left("Unconditional, by position"), left("Conditional, by position"), left("Phases: calls, ms")],
+    columns: [left("Profile"), right("c"), right("Drafts"), right("Drafted tokens"), right("Accepted tokens"), right("Acceptance"), right("Mean length"), left("Unconditional, by position"), left("Conditional, by position")],
     rows: drafting.map((r) => [
       r.profile,
       String(r.concurrency),
@@ -84,8 +88,15 @@ export function draftTable(rows: readonly BenchRow[]): Table {
       fixed(r.meanAcceptanceLength, 2),
       positions(r.acceptanceByPosition),
       positions(r.acceptanceByPosition.map((rate, i) => (i === 0 ? rate : rate / Math.max(1e-9, r.acceptanceByPosition[i - 1] as number)))),
-      r.phases.length === 0 ? na : r.phases.map((p) => `${p.name} ${formatInteger(p.calls)}, ${formatFixed(p.ms, 1)}`).join("; "),
     ]),
+  };
+}
+
+/** Calls and time of the server's phases: the `#calls(b,p,g,a)` and `dur(b,p,g,a)` of the trained report. */
+export function phaseTable(rows: readonly BenchRow[]): Table {
+  return {
+    columns: [left("Profile"), right("c"), left("Phase"), right("Calls"), right("ms"), right("ms per call")],
+    rows: rows.flatMap((r) => r.phases.map((p) => [r.profile, String(r.concurrency), p.name, formatInteger(p.calls), formatFixed(p.ms, 1), p.calls === 0 ? na : formatFixed(p.ms / p.calls, 3)])),
   };
 }
 

@@ -20,7 +20,7 @@ export function renderReport(data: ReportData): RenderedReport {
   const blocks = reportBlocks(data);
   const intro: Block[] = data.about === null ? [] : [{ kind: "text", text: data.about }];
   const { conditions: c } = data;
-  const subtitle = [c.date.slice(0, 10), c.device ?? c.machine, ...(c.library === null ? [] : [`llama.cpp ${c.library}`])].join(" · ");
+  const subtitle = [c.date.slice(0, 10), c.device ?? c.machine, ...(c.library === null ? [] : [c.library.includes("llama") ? c.library : `llama.cpp ${c.library}`])].join(" · ");
   const footer = `Made by Foretoken ${c.version} from the measurements named above; recipe ${data.recipe}. Every figure can be traced to a raw file; docs/metrics.md says how each is computed.`;
   return {
     markdown: markdownDocument(data.title, [{ kind: "text", text: subtitle }, ...intro, ...blocks]),

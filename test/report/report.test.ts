@@ -35,9 +35,9 @@ describe("every table of the two reports comes out of data", () => {
 
   test("low-concurrency matrix with ratios", () => {
     const table = tables.ratioTable(trainedReport.rows.filter((r) => r.matrix === "trained head" && [names.t, names.perHead, names.sequential].includes(r.profile)));
-    expect(cells(table, names.perHead)).toEqual([names.perHead, "235.99", "245.28", "247.82", "288.67", "0.98x / 0.57x / 0.53x / 0.48x", names.t]);
-    expect(cells(table, names.sequential)[5]).toBe("0.80x / 0.38x / 0.36x / 0.28x");
-    expect(cells(table, names.t)[5]).toBe("n/a");
+    expect(cells(table, names.perHead)).toEqual([names.perHead, "235.99", "0.98x", "245.28", "0.57x", "247.82", "0.53x", "288.67", "0.48x", names.t]);
+    expect(cells(table, names.sequential).filter((_, i) => i > 0 && i % 2 === 0)).toEqual(["0.80x", "0.38x", "0.36x", "0.28x"]);
+    expect(cells(table, names.t)[2]).toBe("n/a");
   });
 
   test("results with memory, detailed draft statistics", () => {
