@@ -4,11 +4,14 @@ import { beforeAll, expect, test } from "vitest";
 import { extractHead, graftHead, stripHead } from "../../src/gguf/edit.ts";
 import { headOfGguf } from "../../src/gguf/head-source.ts";
 import { readGguf } from "../../src/gguf/split.ts";
+import { chooseType } from "../../src/gguf/synth/quantize-choice.ts";
 import { namedShapes } from "../../src/gguf/synth/shapes.ts";
 import { synthesize } from "../../src/gguf/synth/synthesize.ts";
 import { bootstrapHead } from "../../src/hf/bootstrap.ts";
 import { convertCheckpoint } from "../../src/hf/convert.ts";
 import { headOfCheckpoint } from "../../src/hf/head-source.ts";
+import { quantizeFile } from "../../src/llama/quantize.ts";
+import { parseFileType } from "../../src/llama/quantize-types.ts";
 import { tryModel } from "../../src/llama/try-model.ts";
 import { embeddedCheckpoint } from "../../src/util/paths.ts";
 import { deriveCheckpoint } from "../hf/checkpoints.ts";
@@ -71,4 +74,12 @@ test.each(["IQ4_XS", "Q4_K_M"])("a synthesized %s file decodes, whole, stripped 
   await extractHead({ input: file, output: at(`alone-${type}.gguf`) });
   await graftHead({ input: at(`bare-${type}.gguf`), output: at(`again-${type}.gguf`) }, headOfGguf(readGguf(at(`alone-${type}.gguf`))));
   expect(await speak(at(`again-${type}.gguf`), "the function returns")).toBe(text);
+});
+
+test.each(["IQ4_XS", "Q4_K_M"])("synth types a %s file as llama-quantize does", async (name) => {
+  const shape = { ...(namedShapes.get("tiny") ?? expect.fail()), nLayers: 8, isRecurrent: Array.from({ length: 8 }, (_, i) => (i + 1) % 4 !== 0), nHeads: 8 };
+  await synthesize({ shape, type: "BF16", headType: "BF16", output: at(`source-${name}.gguf`), seed: 4 });
+  await quantizeFile({ input: at(`source-${name}.gguf`), output: at(`quantized-${name}.gguf`), type: parseFileType(name), threads: 1 });
+  const trunk = readGguf(at(`quantized-${name}.gguf`)).tensors.filter((t) => !t.name.startsWith("blk.8."));
+  expect(trunk.map((t) => [t.name, t.type?.name])).toEqual(trunk.map((t) => [t.name, chooseType(t, name, shape).name]));
 });
