@@ -1,0 +1,70 @@
+/**
+ * The certificate: comparisons of modes with named references, and a sentence that says no more than they show. Equality
+ * in n of n prompts is a rate with an interval, not a proof; and plain decoding in a batch is compared too, since it also
+ * differs from plain decoding alone (kernels depend on the batch width).
+ */
+import { formatFixed, formatPercent } from "../util/format.ts";
+import { type Comparison, summarizeForks } from "./compare.ts";
+
+export interface CertificateRow extends ReturnType<typeof summarizeForks> {
+  readonly mode: string;
+  readonly reference: string;
+  readonly prompts: number;
+  readonly exact: number;
+  readonly exactInterval: { readonly low: number; readonly high: number };
+  readonly note: string | null;
+}
+
+export interface Certificate {
+  readonly title: string;
+  /** What the first reference is, in words. */
+  readonly reference: string;
+  readonly maxTokens: number;
+  readonly rows: readonly CertificateRow[];
+  readonly verdict: string;
+}
+
+export interface JudgedComparison {
+  readonly comparison: Comparison;
+  readonly note: string | null;
+  /** Decodes without drafts: what it differs by is not speculation's doing. */
+  readonly isPlain: boolean;
+}
+
+/** Above this margin a fork is no tie: rounding does not turn a token that is 20 percent likelier, and something else is wrong. */
+export const tieMarginNats = 0.2;
+
+export function certify(title: string, reference: string, maxTokens: number, judged: readonly JudgedComparison[]): Certificate {
+  const rows = judged.map(({ comparison, note }): CertificateRow => {
+    const { mode, reference: against, prompts, exact, exactInterval, forks } = comparison;
+    return { mode, reference: against, prompts, exact, exactInterval, ...summarizeForks(forks), note };
+  });
+  return { title, reference, maxTokens, rows, verdict: verdictOf(rows, judged, maxTokens) };
+}
+
+function verdictOf(rows: readonly CertificateRow[], judged: readonly JudgedComparison[], maxTokens: number): string {
+  const withPlain = rows.map((row, i) => ({ row, isPlain: judged[i]?.isPlain ?? false }));
+  const equal = withPlain.filter(({ row }) => row.exact === row.prompts).map(({ row }) => row);
+  const plainForks = withPlain.filter(({ row, isPlain }) => isPlain && row.exact < row.prompts).map(({ row }) => row);
+  const draftForks = withPlain.filter(({ row, isPlain }) => !isPlain && row.exact < row.prompts).map(({ row }) => row);
+  const sentences: string[] = [];
+  if (equal.length > 0) {
+    const least = equal.reduce((a, b) => (b.exactInterval.low < a.exactInterval.low ? b : a));
+    sentences.push(`Equal in all ${least.prompts} prompts over at most ${maxTokens} tokens, ${list(equal)}. That shows a rate of equal outputs of at least ${formatPercent(least.exactInterval.low, 1)} (95%), for these prompts on this machine; it is no proof.`);
+  }
+  if (draftForks.length > 0) sentences.push(`Different in some prompts: ${draftForks.map(differs).join("; ")}.`);
+  if (plainForks.length > 0) sentences.push(`Without any drafts: ${plainForks.map(differs).join("; ")}. So much divergence comes from batch width or another build alone.`);
+  const worst = Math.max(...rows.map((r) => r.marginMax ?? 0));
+  if (rows.some((r) => r.marginMax !== null)) sentences.push(worst <= tieMarginNats ? `Every fork was a near tie: the reference's two best tokens were at most ${formatFixed(worst, 3)} nats apart.` : `Not every fork was a near tie: the reference's two best tokens were up to ${formatFixed(worst, 3)} nats apart, more than ${tieMarginNats}, which rounding at that token alone does not explain (differences also build up in recurrent states).`);
+  return sentences.join(" ");
+}
+
+/** "against plain alone: repeat, sequential K 3; against plain c4: K 2 c4" */
+function list(rows: readonly CertificateRow[]): string {
+  return [...new Set(rows.map((r) => r.reference))].map((reference) => `against ${reference}: ${rows.filter((r) => r.reference === reference).map((r) => r.mode).join(", ")}`).join("; ");
+}
+
+function differs(r: CertificateRow): string {
+  const rate = `${r.mode} differs from ${r.reference} in ${r.prompts - r.exact} of ${r.prompts} prompts (equal rate ${formatPercent(r.exactInterval.low, 1)} to ${formatPercent(r.exactInterval.high, 1)})`;
+  return r.firstForkMin === null ? rate : `${rate}, first at token ${r.firstForkMin}`;
+}

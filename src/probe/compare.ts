@@ -1,0 +1,72 @@
+/** Where two captures part: per prompt the first differing token, and how near a tie the reference was there. Pure. */
+import { usageError } from "../util/errors.ts";
+import { median, wilsonInterval, type Interval } from "../util/stats.ts";
+import type { Capture, CapturedOutput } from "./capture.ts";
+
+export interface Fork {
+  readonly id: string;
+  /** First differing character of the text. */
+  readonly atChar: number;
+  /** Token of the reference in which it lies; null without tokens. */
+  readonly atToken: number | null;
+  /** The reference's margin at that token, in nats. */
+  readonly margin: number | null;
+}
+
+export interface Comparison {
+  readonly mode: string;
+  readonly reference: string;
+  readonly prompts: number;
+  readonly exact: number;
+  readonly exactInterval: Interval;
+  readonly forks: readonly Fork[];
+}
+
+/** @throws {UserError} when the captures are of other prompts or lengths. */
+export function compareCaptures(reference: Capture, other: Capture): Comparison {
+  const byId = new Map(other.outputs.map((o) => [o.id, o]));
+  if (reference.outputs.length !== other.outputs.length || reference.outputs.some((o) => !byId.has(o.id))) throw usageError(`${reference.name} and ${other.name} hold different prompts and cannot be compared`);
+  if (reference.maxTokens !== other.maxTokens || reference.ignoreEos !== other.ignoreEos) throw usageError(`${reference.name} and ${other.name} were captured with different lengths (${reference.maxTokens} and ${other.maxTokens} tokens) and cannot be compared`);
+  const forks = reference.outputs.flatMap((o) => findFork(o, byId.get(o.id) as CapturedOutput) ?? []);
+  const exact = reference.outputs.length - forks.length;
+  return { mode: other.name, reference: reference.name, prompts: reference.outputs.length, exact, exactInterval: wilsonInterval(exact, reference.outputs.length), forks };
+}
+
+/** Undefined when the outputs are equal: same text, same reason to end. */
+export function findFork(reference: CapturedOutput, other: CapturedOutput): Fork | undefined {
+  const [a, b] = [reference.text, other.text];
+  let atChar = 0;
+  while (atChar < a.length && atChar < b.length && a[atChar] === b[atChar]) atChar++;
+  if (atChar === a.length && atChar === b.length && reference.finishReason === other.finishReason) return undefined;
+  const atToken = tokenAt(reference, atChar);
+  return { id: reference.id, atChar, atToken, margin: atToken === null ? null : (reference.tokens?.[atToken]?.margin ?? null) };
+}
+
+/** The token that holds a character; past the end, the one after the last (the end-of-generation token when the server lists it). */
+function tokenAt({ tokens }: CapturedOutput, atChar: number): number | null {
+  if (tokens === null || tokens.length === 0) return null;
+  let end = 0;
+  for (const [i, token] of tokens.entries()) {
+    end += token.text.length;
+    if (atChar < end) return i;
+  }
+  return tokens.length;
+}
+
+export interface ForkSummary {
+  readonly firstForkMin: number | null;
+  readonly firstForkMedian: number | null;
+  readonly marginMedian: number | null;
+  readonly marginMax: number | null;
+}
+
+export function summarizeForks(forks: readonly Fork[]): ForkSummary {
+  const tokens = forks.flatMap((f) => (f.atToken === null ? [] : [f.atToken]));
+  const margins = forks.flatMap((f) => (f.margin === null ? [] : [f.margin]));
+  return {
+    firstForkMin: tokens.length === 0 ? null : Math.min(...tokens),
+    firstForkMedian: tokens.length === 0 ? null : median(tokens),
+    marginMedian: margins.length === 0 ? null : median(margins),
+    marginMax: margins.length === 0 ? null : Math.max(...margins),
+  };
+}
