@@ -97,7 +97,7 @@ async function follow(io: Io, start: (onEvent: (event: TrainEvent) => void) => P
       case "parity":
         return io.note(`parity with llama.cpp: largest logit difference ${event.depths.map((d) => d.worst.toFixed(4)).join(" / ")} at depths 0 to ${event.depths.length - 1}, same greedy token on ${event.depths.map((d) => `${d.nTop1Equal}/${d.nRows}`).join(", ")} rows`);
       case "start":
-        return io.note(`${formatInteger(event.nTrainable)} of ${formatInteger(event.nParameters)} parameters train on ${formatInteger(event.nTokens)} tokens of ${formatInteger(event.nDocuments)} documents, on ${event.device}${event.resumedAt > 0 ? `, from step ${event.resumedAt}` : ""}`);
+        return io.note(`${formatInteger(event.nTrainable)} of ${formatInteger(event.nParameters)} parameters train on ${formatInteger(event.nTokens)} tokens of ${formatInteger(event.nDocuments)} documents, on ${event.device} in ${event.computeType}${event.resumedAt > 0 ? `, from step ${event.resumedAt}` : ""}`);
       case "stage":
         return io.note(`stage ${event.stage + 1}: ${event.nDepths} deep${event.trained === "shared" ? "" : `, head ${event.trained + 1}`}; memory ${formatBytes(event.memory.total)}: weights ${formatBytes(event.memory.weights)}, frozen ${formatBytes(event.memory.frozen)}, activations ${formatBytes(event.memory.activations)}, validation ${formatBytes(event.memory.validation)}, optimizer ${formatBytes(event.memory.optimizer)}`);
       case "step":
@@ -191,14 +191,14 @@ async function test(given: Record<string, unknown>, shapeFile: string | undefine
   const nDepths = Number((settings.depths ?? "3").split(":")[0]);
   const frozen = (settings.freeze ?? "").split(",").filter((g): g is FreezeGroup => (freezeGroups as readonly string[]).includes(g));
   return await runSelfTest(
-    { device: settings.device ?? "auto", llamaDir: settings.llamaDir, threads: settings.threads === undefined || settings.threads === 0 ? 1 : settings.threads, shape, nTokens, nDepths, chunkRows: settings.chunkRows || chunkRowsFor(shape.nVocab, nTokens), frozen, frozenType: settings.frozenType ?? "bf16", nSteps: settings.steps || 10 },
+    { device: settings.device ?? "auto", llamaDir: settings.llamaDir, threads: settings.threads === undefined || settings.threads === 0 ? 1 : settings.threads, shape, nTokens, nDepths, chunkRows: settings.chunkRows || chunkRowsFor(shape.nVocab, nTokens), frozen, computeType: settings.compute ?? "auto", nSteps: settings.steps || 10 },
     signal,
   );
 }
 
 function report(io: Io, result: SelfTestResult): void {
   if (io.json) return io.out(JSON.stringify(result));
-  io.out(`${result.device}: gradients of ${result.gradients.length} tensors against the CPU, worst relative errors ${result.gradients.slice(0, 3).map((g) => `${g.name} ${g.relativeError.toExponential(1)}`).join(", ")}`);
+  io.out(`${result.device}, ${result.computeType}: gradients of ${result.gradients.length} tensors against the CPU, worst relative errors ${result.gradients.slice(0, 3).map((g) => `${g.name} ${g.relativeError.toExponential(1)}`).join(", ")}`);
   io.out(
     `step ${result.stepMs.toFixed(1)} ms (forward and backward ${result.forwardBackwardMs.toFixed(1)}, AdamW ${result.optimizerMs.toFixed(1)}), ${formatInteger(Math.round(result.tokensPerSecond))} tokens/s, ${formatInteger(result.nTrainable)} of ${formatInteger(result.nParameters)} parameters train, ${formatBytes(result.bufferBytes)} on the device`,
   );

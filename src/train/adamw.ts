@@ -24,6 +24,7 @@ export class AdamW {
   readonly #decayed: Tensor;
   readonly #undecayed: Tensor;
   readonly #clipScale: Tensor;
+  readonly #longestRow: number;
   readonly #norm: Tensor;
   readonly #normGraph: Graph;
   readonly #stepGraph: Graph;
@@ -34,9 +35,10 @@ export class AdamW {
     this.#options = options;
     const inputs = device.newContext(4096);
     const input = (n: number): Tensor => ggml.ggml_new_tensor_4d(inputs, ggmlType.F32, n, 1, 1, 1);
-    [this.#decayed, this.#undecayed, this.#clipScale] = [input(7), input(7), input(1)];
+    this.#longestRow = Math.max(...parameters.map(({ ne }) => ne[0] as number));
+    [this.#decayed, this.#undecayed, this.#clipScale] = [input(7), input(7), input(this.#longestRow)];
     this.#buffer = device.allocate(inputs);
-    const nNodes = parameters.length * 4 + 64;
+    const nNodes = parameters.length * 5 + 64;
     const context = device.newContext(nNodes * 2 * 450 + 2 * ggml.ggml_graph_overhead_custom(nNodes, false) + (1 << 16));
     this.#contexts = [inputs, context];
     this.#normGraph = ggml.ggml_new_graph_custom(context, nNodes, false);
@@ -46,7 +48,8 @@ export class AdamW {
     ggml.ggml_set_output(this.#norm);
     ggml.ggml_build_forward_expand(this.#normGraph, this.#norm);
     for (const { value, ne, gradient, moments } of parameters) {
-      const clipped = ggml.ggml_mul(context, gradient, this.#clipScale);
+      // A row of equal factors: multiplying by one number broadcast over a row is ten times slower on the CPU.
+      const clipped = ggml.ggml_mul(context, gradient, ggml.ggml_view_1d(context, this.#clipScale, ne[0] as number, 0));
       const hyper = ne.length > 1 ? this.#decayed : this.#undecayed;
       ggml.ggml_build_forward_expand(this.#stepGraph, ggml.ggml_opt_step_adamw(context, value.tensor, clipped, moments[0], moments[1], hyper));
     }
@@ -70,7 +73,7 @@ export class AdamW {
     const hyper = (decay: number): Float32Array => new Float32Array([learningRate, beta1, beta2, epsilon, decay, 1 / (1 - beta1 ** step), 1 / (1 - beta2 ** step)]);
     this.#device.set(this.#decayed, hyper(weightDecay));
     this.#device.set(this.#undecayed, hyper(0));
-    this.#device.set(this.#clipScale, new Float32Array([norm > clip ? clip / norm : 1]));
+    this.#device.set(this.#clipScale, new Float32Array(this.#longestRow).fill(norm > clip ? clip / norm : 1));
     this.#device.compute(this.#stepGraph);
   }
 

@@ -66,8 +66,8 @@ export async function capture(options: CaptureOptions): Promise<Manifest> {
 
 /** What decides the documents, apart from how many there are. */
 function planOf(options: CaptureOptions): Record<string, unknown> {
-  const { seed, sampledShare, temperature, heldOutShare, startTokens, maxPrompt, maxNew, openingTemperature } = options;
-  return { seed, sampledShare, temperature, heldOutShare, startTokens, maxPrompt, maxNew, openingTemperature, lines: options.lines.length, heldOutPrompts: options.heldOutPrompts.length, inputLayer: options.inputLayer ?? null };
+  const { seed, sampledShare, temperature, chatShare, heldOutShare, startTokens, maxPrompt, maxNew, openingTemperature } = options;
+  return { seed, sampledShare, temperature, chatShare, heldOutShare, startTokens, maxPrompt, maxNew, openingTemperature, lines: options.lines.length, heldOutPrompts: options.heldOutPrompts.length, inputLayer: options.inputLayer ?? null };
 }
 
 function startManifest(options: CaptureOptions, model: Model, sha256: string, library: string): Manifest {

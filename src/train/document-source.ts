@@ -31,6 +31,8 @@ export interface SourceOptions {
   /** Share of continuations that are sampled, at `temperature`. */
   readonly sampledShare: number;
   readonly temperature: number;
+  /** Share of documents that are chats, when the prompts give both kinds. Chats are shorter: 0.7 is about half of the tokens. */
+  readonly chatShare: number;
   /** Share of documents that go to validation. */
   readonly heldOutShare: number;
   /** Range of tokens that a `start` is sampled on. */
@@ -63,12 +65,18 @@ export function createDocumentSource(lines: readonly PromptLine[], options: Sour
     const [low, high] = options.startTokens;
     return { kind: "start", text: (ownStarts[rng.below(ownStarts.length)] as { text: string }).text, nSampled: low + rng.below(high - low + 1) };
   };
+  const share = halves.length === 2 ? options.chatShare : halves[0] === "chat" ? 1 : 0;
+  const placeOf = (index: number): { half: Half; ordinal: number } => {
+    const nChats = Math.floor(index * share);
+    const isChat = Math.floor((index + 1) * share) > nChats;
+    return isChat ? { half: "chat", ordinal: nChats } : { half: "code", ordinal: index - nChats };
+  };
   return {
     size: isEndless ? Infinity : prompts.length,
     plan(index) {
       const rng = new Rng(options.seed * 1_000_003 + index);
-      const half = halves[index % halves.length] as Half;
-      const opening = openingOf(half, Math.floor(index / halves.length), rng);
+      const { half, ordinal } = placeOf(index);
+      const opening = openingOf(half, ordinal, rng);
       const isHeldOut = rng.uniform() < options.heldOutShare;
       return { index, half, opening, temperature: rng.uniform() < options.sampledShare ? options.temperature : 0, seed: rng.uint32(), isHeldOut };
     },

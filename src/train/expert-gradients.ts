@@ -8,9 +8,10 @@ import { ggmlType, type GgmlDevice, type Graph, type Tensor } from "../llama/ggm
 import { newAllocator, placeGraph } from "./allocate.ts";
 import type { ExpertRows } from "./moe.ts";
 import type { TrainableExpert } from "./parameters.ts";
+import type { ComputeType } from "./tape.ts";
 
-/** Slices start at multiples of this many rows: the CPU kernel's block, and aligned for the others. */
-const rowAlign = 16;
+/** Slices are multiples of this many rows: the block of the CPU's fast BF16 kernel, and aligned for the others. */
+const rowAlign = 32;
 
 /** Rows by expert. `slots[i]` is a row of the concatenation over depths of [k * N] routed rows, -1 for padding. */
 export interface ExpertOrder {
@@ -52,6 +53,7 @@ export interface ExpertGradientOptions {
   readonly nTokens: number;
   /** Uses of the weights in a step: depths that get gradients. */
   readonly nUses: number;
+  readonly computeType: ComputeType;
 }
 
 export class ExpertGradients {
@@ -89,7 +91,7 @@ export class ExpertGradients {
   }
 
   get #maxNodes(): number {
-    return this.#experts.length * (this.#options.nExpert * 5 + 16) + 64;
+    return this.#experts.length * (this.#options.nExpert * 6 + 16) + 64;
   }
 
   get bufferBytes(): number {
@@ -129,17 +131,22 @@ export class ExpertGradients {
     const [n, m] = weight.value.ne;
     const { inputs, grads, isShared } = weight.rows as ExpertRows;
     const nSlots = this.#slots.length;
-    const byExpert = (rows: Tensor, index: Tensor): Tensor => ggml.ggml_cont(c, ggml.ggml_transpose(c, ggml.ggml_get_rows(c, rows, index)));
-    const x = byExpert(inputs, isShared ? this.#kept.tokens : this.#kept.routed);
-    const g = byExpert(grads, this.#kept.grads);
+    const byExpert = (rows: Tensor, index: Tensor): Tensor => ggml.ggml_transpose(c, ggml.ggml_get_rows(c, rows, index));
+    const xBytes = this.#options.computeType === "f32" ? 4 : 2;
+    const isF32 = this.#options.computeType === "f32";
+    const xRows = byExpert(inputs, isShared ? this.#kept.tokens : this.#kept.routed);
+    const x = isF32 ? ggml.ggml_cont(c, xRows) : ggml.ggml_cast(c, xRows, ggmlType.BF16);
+    const g = ggml.ggml_cont(c, byExpert(grads, this.#kept.grads));
     for (let e = 0; e < this.#options.nExpert; e++) {
       const count = counts[e] as number;
       if (count === 0) {
         ggml.ggml_backend_tensor_memset(gradient, 0, 4 * n * m * e, 4 * n * m);
         continue;
       }
-      const at = 4 * (offsets[e] as number);
-      const product = ggml.ggml_mul_mat(c, ggml.ggml_view_2d(c, x, count, n, 4 * nSlots, at), ggml.ggml_view_2d(c, g, count, m, 4 * nSlots, at));
+      const at = offsets[e] as number;
+      const gSlice = ggml.ggml_view_2d(c, g, count, m, 4 * nSlots, 4 * at);
+      // A strided F32 operand keeps the CPU from its fast kernel; a BF16 product copies it anyway.
+      const product = ggml.ggml_mul_mat(c, ggml.ggml_view_2d(c, x, count, n, xBytes * nSlots, xBytes * at), isF32 ? ggml.ggml_cont(c, gSlice) : gSlice);
       ggml.ggml_build_forward_expand(graph, ggml.ggml_cpy(c, product, ggml.ggml_view_2d(c, gradient, n, m, 4 * n, 4 * n * m * e)));
     }
   }

@@ -1,21 +1,13 @@
 /** What the head shares with its target and never changes: token embedding and LM head, on a device. */
-import { encodeFloats } from "../hf/elements.ts";
 import { ggmlType, type GgmlDevice, type Tensor } from "../llama/ggml.ts";
-import { transposeMatrices } from "./parameters.ts";
-
-export type FrozenType = "f32" | "bf16";
+import { bf16Bytes, transposeMatrices } from "./parameters.ts";
+import type { ComputeType } from "./tape.ts";
 
 export interface FrozenWeights {
   /** [d, V] */
   readonly embedding: Float32Array;
   /** [d, V]; the embedding itself where they are tied. */
   readonly lmHead: Float32Array;
-}
-
-function bf16Bytes(values: Float32Array): Uint8Array {
-  const out = new Uint8Array(2 * values.length);
-  encodeFloats(values, "BF16", out);
-  return out;
 }
 
 export class FrozenTensors {
@@ -30,7 +22,7 @@ export class FrozenTensors {
   readonly #buffer: Tensor;
 
   /** The LM head's products, half of a training step on a small model, run in `type`; embeddings stay F32. */
-  constructor(device: GgmlDevice, weights: FrozenWeights, nEmbd: number, type: FrozenType) {
+  constructor(device: GgmlDevice, weights: FrozenWeights, nEmbd: number, type: ComputeType) {
     const { ggml } = device;
     this.#device = device;
     this.nEmbd = nEmbd;

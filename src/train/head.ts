@@ -63,7 +63,7 @@ export interface BlockInput {
 export function headBlock(tape: Tape, shape: HeadShape, w: HeadValues, input: BlockInput): { hidden: Value; expertIds: Tensor } {
   const { normEps: eps } = shape;
   const joined = tape.concat([tape.rmsNorm(input.embedding, w.enorm, eps), tape.rmsNorm(input.hidden, w.hnorm, eps)]);
-  const start = tape.matmul(w.fc, joined);
+  const start = tape.project(w.fc, joined);
   const attended = tape.add(start, attention(tape, shape, w, tape.rmsNorm(start, w.attnNorm, eps), input));
   const normed = tape.rmsNorm(attended, w.postNorm, eps);
   const routed = routedExperts(tape, w.moe, normed, { nExpertUsed: shape.nExpertUsed, weightsScale: shape.expertWeightsScale, use: input.use });
@@ -72,20 +72,20 @@ export function headBlock(tape: Tape, shape: HeadShape, w: HeadValues, input: Bl
 }
 
 function sharedExpert(tape: Tape, w: HeadValues, x: Value): Value {
-  const hidden = tape.mul(tape.silu(tape.matmul(w.sharedGate, x)), tape.matmul(w.sharedUp, x));
-  return tape.mul(tape.matmul(w.sharedDown, hidden), tape.sigmoid(tape.matmul(w.sharedGateIn, x)));
+  const hidden = tape.mul(tape.silu(tape.project(w.sharedGate, x)), tape.project(w.sharedUp, x));
+  return tape.mul(tape.project(w.sharedDown, hidden), tape.sigmoid(tape.project(w.sharedGateIn, x)));
 }
 
 function attention(tape: Tape, s: HeadShape, w: HeadValues, x: Value, { positions, mask, chain }: BlockInput): Value {
   const n = x.ne[1];
   const rope = { nRot: s.nRot, freqBase: s.ropeFreqBase, freqScale: s.ropeFreqScale };
-  const [query, gate] = tape.split(tape.reshape(tape.matmul(w.q, x), [2 * s.nEmbdHead, s.nHead, n]), [s.nEmbdHead, s.nEmbdHead]) as [Value, Value];
+  const [query, gate] = tape.split(tape.reshape(tape.project(w.q, x), [2 * s.nEmbdHead, s.nHead, n]), [s.nEmbdHead, s.nEmbdHead]) as [Value, Value];
   const rotated = (rows: Value, norm: Value): Value => tape.permute(tape.rope(tape.rmsNorm(rows, norm, s.normEps), positions, rope), [0, 2, 1, 3]);
   const q = rotated(query, w.qNorm);
-  const k = rotated(tape.reshape(tape.matmul(w.k, x), [s.nEmbdHead, s.nHeadKv, n]), w.kNorm);
-  const v = tape.reshape(tape.matmul(w.v, x), [s.nEmbdHead, s.nHeadKv, n]);
+  const k = rotated(tape.reshape(tape.project(w.k, x), [s.nEmbdHead, s.nHeadKv, n]), w.kNorm);
+  const v = tape.reshape(tape.project(w.v, x), [s.nEmbdHead, s.nHeadKv, n]);
   const mixed = tape.reshape(tape.permute(attend(tape, q, k, v, mask, chain), [0, 2, 1, 3]), [s.nEmbdHead * s.nHead, n]);
-  return tape.matmul(w.output, tape.mul(mixed, tape.sigmoid(tape.reshape(gate, [s.nEmbdHead * s.nHead, n]))));
+  return tape.project(w.output, tape.mul(mixed, tape.sigmoid(tape.reshape(gate, [s.nEmbdHead * s.nHead, n]))));
 }
 
 /** q [e, N, H], k [e, N, Hkv], v [e, Hkv, N] -> [e, N, H]. Adds k and v to the chain. */

@@ -61,9 +61,9 @@ function expertMatmul(tape: Tape, w: ExpertWeight, x: Value, ids: Tensor, { nExp
   const { ggml, context: c } = tape;
   const [n, m] = w.value.ne;
   const [, kIn, nTokens] = x.ne;
-  return tape.record(ggml.ggml_mul_mat_id(c, w.value.tensor, x.tensor, ids), [m, k, nTokens], [w.value, x], (g) => {
+  return tape.record(ggml.ggml_mul_mat_id(c, tape.lower(w.value), x.tensor, ids), [m, k, nTokens], [w.value, x], (g) => {
     if (x.needsGrad) {
-      const perExpert = ggml.ggml_mul_mat_id(c, tape.transpose(w.value), g, ids);
+      const perExpert = ggml.ggml_mul_mat_id(c, tape.lowerTransposed(w.value), g, ids);
       tape.accumulate(x, kIn === 1 ? ggml.ggml_reshape_3d(c, sumSlices(tape, perExpert, n, k, nTokens), n, 1, nTokens) : perExpert);
     }
     if (!w.value.needsGrad || w.rows === undefined) return;

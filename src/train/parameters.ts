@@ -2,17 +2,19 @@
  * A head's weights on a device: F32 masters, gradients and Adam's moments, all allocated once. Each
  * graph takes fresh values of them with `bind`, since a tape leaves gradients in the values it used.
  */
+import { decodeFloats, encodeFloats } from "../hf/elements.ts";
 import { ggmlType, type GgmlDevice, type Tensor } from "../llama/ggml.ts";
 import { checkWeights, nElements, parameterSpecs, type FreezeGroup, type HeadShape, type HeadWeights, type ParameterSpec } from "./head-shape.ts";
 import type { HeadValues } from "./head.ts";
 import type { ExpertWeight } from "./moe.ts";
-import { shapeOf, type Value } from "./tape.ts";
+import { shapeOf, type ComputeType, type Value } from "./tape.ts";
 
 interface Stored {
   readonly spec: ParameterSpec;
   readonly weight: Tensor;
-  /** Of a frozen matrix: its transpose, which the backward pass reads. */
+  /** Of a frozen matrix that products take: its transpose, which the backward pass reads. Both are of the compute type then. */
   readonly transposed: Tensor | undefined;
+  readonly isLowered: boolean;
   readonly moments: readonly [Tensor, Tensor] | undefined;
   readonly gradient: Tensor | undefined;
 }
@@ -43,7 +45,12 @@ export interface ParameterOptions {
   readonly frozen: ReadonlySet<FreezeGroup>;
   /** Gradients flow through the head to what came before it. Frozen matrices then keep a transpose. */
   readonly hasGradient?: boolean;
+  /** Type of frozen matrices; F32 when not given. */
+  readonly computeType?: ComputeType;
 }
+
+/** Matrices that go through `Tape.project` or the experts' product; the router's stays F32. */
+const isProjected = (spec: ParameterSpec): boolean => spec.group !== "router" && (spec.ne.length > 1 || spec.name === "ffn_gate_inp_shexp.weight");
 
 export const allGroupsFrozen: ReadonlySet<FreezeGroup> = new Set<FreezeGroup>(["fc", "attention", "experts", "router", "shared-expert", "norms"]);
 
@@ -66,17 +73,20 @@ export class HeadParameters {
     this.write(weights);
   }
 
-  #store(spec: ParameterSpec, { frozen, hasGradient = true }: ParameterOptions): Stored {
+  #store(spec: ParameterSpec, { frozen, hasGradient = true, computeType = "f32" }: ParameterOptions): Stored {
     const { ggml } = this.#device;
-    const tensor = (ne: readonly number[]): Tensor => ggml.ggml_new_tensor_4d(this.#context, ggmlType.F32, ...shapeOf(ne));
+    const tensor = (ne: readonly number[], type: number = ggmlType.F32): Tensor => ggml.ggml_new_tensor_4d(this.#context, type, ...shapeOf(ne));
     const isFrozen = frozen.has(spec.group);
+    const isLowered = isFrozen && computeType === "bf16" && isProjected(spec);
+    const type = isLowered ? ggmlType.BF16 : ggmlType.F32;
     const [n, m, e] = shapeOf(spec.ne);
-    const weight = tensor(spec.ne);
+    const weight = tensor(spec.ne, type);
     if (!isFrozen) ggml.ggml_set_param(weight);
     return {
       spec,
       weight,
-      transposed: isFrozen && hasGradient && spec.ne.length > 1 ? tensor([m, n, e]) : undefined,
+      isLowered,
+      transposed: isFrozen && hasGradient && isProjected(spec) ? tensor([m, n, e], type) : undefined,
       moments: isFrozen ? undefined : [tensor(spec.ne), tensor(spec.ne)],
       gradient: isFrozen ? undefined : tensor(spec.ne),
     };
@@ -91,15 +101,23 @@ export class HeadParameters {
   }
 
   read(): Map<string, Float32Array> {
-    return new Map([...this.#stored].map(([name, { spec, weight }]) => [name, this.#device.get(weight, new Float32Array(nElements(spec.ne)))]));
+    return new Map(
+      [...this.#stored].map(([name, { spec, weight, isLowered }]) => {
+        const values = new Float32Array(nElements(spec.ne));
+        if (isLowered) decodeFloats(this.#device.get(weight, new Uint8Array(2 * values.length)), "BF16", values);
+        else this.#device.get(weight, values);
+        return [name, values];
+      }),
+    );
   }
 
   write(weights: HeadWeights): void {
     checkWeights(this.shape, weights, "the head");
-    for (const [name, { spec, weight, transposed }] of this.#stored) {
+    for (const [name, { spec, weight, transposed, isLowered }] of this.#stored) {
       const values = weights.get(name) as Float32Array;
-      this.#device.set(weight, values);
-      if (transposed !== undefined) this.#device.set(transposed, transposeMatrices(values, shapeOf(spec.ne)));
+      const stored = (v: Float32Array): Float32Array | Uint8Array => (isLowered ? bf16Bytes(v) : v);
+      this.#device.set(weight, stored(values));
+      if (transposed !== undefined) this.#device.set(transposed, stored(transposeMatrices(values, shapeOf(spec.ne))));
     }
   }
 
@@ -130,7 +148,7 @@ export class HeadParameters {
     const value = (name: string, ne?: readonly number[]): Value => {
       const stored = this.#stored.get(name) as Stored;
       const needsGrad = options.withGradients && stored.moments !== undefined;
-      const v: Value = { tensor: stored.weight, ne: shapeOf(ne ?? stored.spec.ne), needsGrad, grad: undefined, transposed: stored.transposed };
+      const v: Value = { tensor: stored.weight, ne: shapeOf(ne ?? stored.spec.ne), needsGrad, grad: undefined, transposed: stored.transposed, lowered: stored.isLowered ? stored.weight : undefined };
       if (needsGrad) trainable.push({ name, ne: stored.spec.ne, value: v, gradient: stored.gradient as Tensor, moments: stored.moments });
       return v;
     };
@@ -171,6 +189,12 @@ export class HeadParameters {
     this.#device.ggml.ggml_backend_buffer_free(this.#buffer);
     this.#device.ggml.ggml_free(this.#context);
   }
+}
+
+export function bf16Bytes(values: Float32Array): Uint8Array {
+  const out = new Uint8Array(2 * values.length);
+  encodeFloats(values, "BF16", out);
+  return out;
 }
 
 /** Each [n, m] matrix of [n, m, e] to [m, n]. */

@@ -7,9 +7,11 @@ import { openGgmlDevice, type GgmlDevice } from "../llama/ggml.ts";
 import { median } from "../util/stats.ts";
 import { Rng } from "../util/rng.ts";
 import { AdamW } from "./adamw.ts";
+import { chooseComputeType } from "./compute-type.ts";
 import { createBatch, fillBatch, type Batch } from "./batch.ts";
 import type { HiddenRows } from "./dataset.ts";
-import { FrozenTensors, type FrozenType } from "./frozen.ts";
+import { FrozenTensors } from "./frozen.ts";
+import type { ComputeType } from "./tape.ts";
 import { countParameters, nElements, parameterSpecs, type FreezeGroup, type HeadShape } from "./head-shape.ts";
 import { HeadParameters } from "./parameters.ts";
 import { TrainGraph } from "./train-graph.ts";
@@ -23,12 +25,13 @@ export interface SelfTestOptions {
   readonly nDepths: number;
   readonly chunkRows: number;
   readonly frozen: readonly FreezeGroup[];
-  readonly frozenType: FrozenType;
+  readonly computeType: ComputeType | "auto";
   readonly nSteps: number;
 }
 
 export interface SelfTestResult {
   readonly device: string;
+  readonly computeType: ComputeType;
   /** |g - g_cpu| / |g_cpu| of each tensor of the small head, worst first. */
   readonly gradients: readonly { readonly name: string; readonly relativeError: number }[];
   readonly nParameters: number;
@@ -99,10 +102,11 @@ export function selfTest(options: SelfTestOptions): SelfTestResult {
   const device = openGgmlDevice({ device: options.device, llamaDir: options.llamaDir, nThreads: options.threads });
   const cpu = device.isGpu ? openGgmlDevice({ device: "cpu", llamaDir: options.llamaDir, nThreads: 1 }) : device;
   const gradients = compareGradients(cpu, device);
-  const timing = timeSteps(device, options);
+  const computeType = chooseComputeType(device, options.computeType);
+  const timing = timeSteps(device, options, computeType);
   if (cpu !== device) cpu.close();
   device.close();
-  return { device: `${device.device.name} ${device.device.description}`, gradients, ...timing };
+  return { device: `${device.device.name} ${device.device.description}`, computeType, gradients, ...timing };
 }
 
 function gradientsOn(device: GgmlDevice): Map<string, Float32Array> {
@@ -136,13 +140,13 @@ function compareGradients(cpu: GgmlDevice, device: GgmlDevice): { name: string; 
     .toSorted((a, b) => b.relativeError - a.relativeError);
 }
 
-function timeSteps(device: GgmlDevice, options: SelfTestOptions): Omit<SelfTestResult, "device" | "gradients"> {
+function timeSteps(device: GgmlDevice, options: SelfTestOptions, computeType: ComputeType): Omit<SelfTestResult, "device" | "computeType" | "gradients"> {
   const { shape, nTokens, nDepths, nSteps } = options;
   const rng = new Rng(11);
   const { nEmbd, nVocab } = shape;
-  const frozen = new FrozenTensors(device, { embedding: cheapValues(nEmbd * nVocab, 0.05), lmHead: cheapValues(nEmbd * nVocab, 0.03) }, nEmbd, options.frozenType);
+  const frozen = new FrozenTensors(device, { embedding: cheapValues(nEmbd * nVocab, 0.05), lmHead: cheapValues(nEmbd * nVocab, 0.03) }, nEmbd, computeType);
   const weights = randomWeights(shape, rng, (_, n, scale) => cheapValues(n, scale));
-  const parameters = new HeadParameters(device, shape, weights, { frozen: new Set(options.frozen) });
+  const parameters = new HeadParameters(device, shape, weights, { frozen: new Set(options.frozen), computeType });
   const graph = new TrainGraph(device, frozen, [parameters], {
     nTokens,
     nDepths,
@@ -151,6 +155,7 @@ function timeSteps(device: GgmlDevice, options: SelfTestOptions): Omit<SelfTestR
     feed: "true",
     chunkRows: options.chunkRows === 0 ? nTokens : options.chunkRows,
     backward: true,
+    computeType,
   });
   const adamW = new AdamW(device, graph.trainable, { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0.01, clip: 1 });
   const batch = randomBatch(shape, nTokens, nDepths, rng);

@@ -5,10 +5,11 @@ import { AdamW } from "./adamw.ts";
 import { createBatch, fillBatch, type Batch, type Window } from "./batch.ts";
 import { WindowStream, type HiddenRows } from "./dataset.ts";
 import type { FrozenTensors } from "./frozen.ts";
-import type { FreezeGroup, HeadShape, HeadWeights } from "./head-shape.ts";
+import type { HeadShape, HeadWeights } from "./head-shape.ts";
 import { batchMetrics, meanMetrics, type BatchMetrics } from "./metrics.ts";
 import { allGroupsFrozen, HeadParameters } from "./parameters.ts";
 import { depthWeightsOf, type Stage } from "./schedule.ts";
+import type { ComputeType } from "./tape.ts";
 import { TrainGraph, type GraphOptions } from "./train-graph.ts";
 import type { MemoryPlan, TrainOptions } from "./train-options.ts";
 
@@ -17,6 +18,7 @@ export interface StageDependencies {
   readonly shape: HeadShape;
   readonly frozen: FrozenTensors;
   readonly options: TrainOptions;
+  readonly computeType: ComputeType;
   readonly heldOut: readonly HiddenRows[];
 }
 
@@ -33,12 +35,12 @@ export class StageRun {
   readonly #heldOut: readonly HiddenRows[];
 
   /** `earlier` are the heads in front of the one that is trained, `trained` its parameters; the caller closes those. */
-  constructor({ device, shape, frozen, options, heldOut }: StageDependencies, stage: Stage, earlier: readonly HeadWeights[], trained: HeadParameters) {
+  constructor({ device, shape, frozen, options, computeType, heldOut }: StageDependencies, stage: Stage, earlier: readonly HeadWeights[], trained: HeadParameters) {
     this.stage = stage;
     this.trained = trained;
     this.#options = options;
     this.#heldOut = heldOut;
-    this.#before = earlier.map((weights) => new HeadParameters(device, shape, weights, { frozen: allGroupsFrozen, hasGradient: false }));
+    this.#before = earlier.map((weights) => new HeadParameters(device, shape, weights, { frozen: allGroupsFrozen, hasGradient: false, computeType }));
     const heads = [...this.#before, trained];
     const { nTokens } = options;
     const graphOptions: GraphOptions = {
@@ -49,6 +51,7 @@ export class StageRun {
       feed: options.feed,
       chunkRows: options.chunkRows === 0 ? nTokens : Math.min(options.chunkRows, nTokens),
       backward: true,
+      computeType,
     };
     this.#graph = new TrainGraph(device, frozen, heads, graphOptions);
     this.#validation = heldOut.length === 0 ? undefined : new TrainGraph(device, frozen, heads, { ...graphOptions, feed: "true", backward: false });
@@ -100,8 +103,8 @@ export class StageRun {
 }
 
 /** Parameters of a head that is about to be trained. */
-export function trainableHead(device: GgmlDevice, shape: HeadShape, weights: HeadWeights, frozen: readonly FreezeGroup[]): HeadParameters {
-  const parameters = new HeadParameters(device, shape, weights, { frozen: new Set(frozen) });
+export function trainableHead({ device, shape, options, computeType }: StageDependencies, weights: HeadWeights): HeadParameters {
+  const parameters = new HeadParameters(device, shape, weights, { frozen: new Set(options.frozen), computeType });
   if (parameters.trainableNames.length === 0) throw new UserError("--freeze leaves nothing to train");
   return parameters;
 }

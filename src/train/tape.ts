@@ -9,7 +9,7 @@
  * Both passes must be one graph. Backends fuse neighbours (rms_norm + mul) when the graph shows a single use of the
  * intermediate, and then never write it; a backward pass in a graph of its own would read garbage.
  */
-import type { Ggml, Graph, Tensor } from "../llama/ggml.ts";
+import { ggmlType, type Ggml, type Graph, type Tensor } from "../llama/ggml.ts";
 
 export type Shape = readonly [number, number, number, number];
 
@@ -18,9 +18,14 @@ export interface Value {
   readonly ne: Shape;
   readonly needsGrad: boolean;
   grad: Tensor | undefined;
-  /** cont(transpose(tensor)), made once. A frozen weight may bring its own. */
+  /** cont(transpose(tensor)), made once, in the type that products take. A frozen weight brings its own. */
   transposed: Tensor | undefined;
+  /** The tensor in the type that products take, made once. */
+  lowered: Tensor | undefined;
 }
+
+/** Type in which products with weights are computed; sums, norms, softmax and masters stay F32. */
+export type ComputeType = "f32" | "bf16";
 
 interface TapeRecord {
   readonly outputs: readonly Value[];
@@ -44,17 +49,19 @@ export class Tape {
   /** ggml context that holds the tensors' descriptions. */
   readonly context: Tensor;
   readonly graph: Graph;
+  readonly #computeType: ComputeType;
   readonly #records: TapeRecord[] = [];
 
-  constructor(ggml: Ggml, context: Tensor, graph: Graph) {
+  constructor(ggml: Ggml, context: Tensor, graph: Graph, computeType: ComputeType) {
     this.ggml = ggml;
     this.context = context;
     this.graph = graph;
+    this.#computeType = computeType;
   }
 
   /** A tensor that exists already, as a value of the tape. */
   value(tensor: Tensor, ne: readonly number[], needsGrad = false): Value {
-    return { tensor, ne: shapeOf(ne), needsGrad, grad: undefined, transposed: undefined };
+    return { tensor, ne: shapeOf(ne), needsGrad, grad: undefined, transposed: undefined, lowered: undefined };
   }
 
   record(tensor: Tensor, ne: readonly number[], inputs: readonly Value[], back: (grad: Tensor) => void): Value {
@@ -82,8 +89,17 @@ export class Tape {
     this.#records.length = 0;
   }
 
-  transpose(x: Value): Tensor {
-    return (x.transposed ??= this.#transposed(x.tensor));
+  /** A weight as products take it. */
+  lower(w: Value): Tensor {
+    return (w.lowered ??= this.#computeType === "f32" ? w.tensor : this.ggml.ggml_cast(this.context, w.tensor, ggmlType.BF16));
+  }
+
+  /** The transpose of a weight, or of what is multiplied with a gradient, as products take it. */
+  lowerTransposed(x: Value): Tensor {
+    if (x.transposed !== undefined) return x.transposed;
+    const { ggml, context: c } = this;
+    x.transposed = this.#computeType === "f32" ? this.#transposed(x.tensor) : ggml.ggml_cast(c, ggml.ggml_transpose(c, x.tensor), ggmlType.BF16);
+    return x.transposed;
   }
 
   #transposed(t: Tensor): Tensor {
@@ -91,15 +107,24 @@ export class Tape {
     return ggml.ggml_cont(c, ggml.ggml_transpose(c, t));
   }
 
-  /** y[m, p, b] = w[n, m, q]^T x[n, p, b]; each w serves b / q consecutive slices of x, as ggml broadcasts. */
+  /** y[m, p] = w[n, m]^T x[n, p] with a weight, in the compute type. */
+  project(w: Value, x: Value): Value {
+    const { ggml, context: c } = this;
+    return this.record(ggml.ggml_mul_mat(c, this.lower(w), x.tensor), [w.ne[1], x.ne[1]], [w, x], (g) => {
+      if (x.needsGrad) this.accumulate(x, ggml.ggml_mul_mat(c, this.lowerTransposed(w), g));
+      if (w.needsGrad) this.accumulate(w, ggml.ggml_mul_mat(c, this.lowerTransposed(x), this.#transposed(g)));
+    });
+  }
+
+  /** y[m, p, b] = w[n, m, q]^T x[n, p, b] in F32; each w serves b / q consecutive slices of x, as ggml broadcasts. */
   matmul(w: Value, x: Value): Value {
     const { ggml, context: c } = this;
     const [n, m, q] = w.ne;
     const [, p, b, b3] = x.ne;
     return this.record(ggml.ggml_mul_mat(c, w.tensor, x.tensor), [m, p, b, b3], [w, x], (g) => {
-      if (x.needsGrad) this.accumulate(x, ggml.ggml_mul_mat(c, this.transpose(w), g));
+      if (x.needsGrad) this.accumulate(x, ggml.ggml_mul_mat(c, this.#transposed(w.tensor), g));
       if (!w.needsGrad) return;
-      const perSlice = ggml.ggml_mul_mat(c, this.transpose(x), this.#transposed(g));
+      const perSlice = ggml.ggml_mul_mat(c, this.#transposed(x.tensor), this.#transposed(g));
       this.accumulate(w, b === q ? perSlice : this.#sumGroups(perSlice, [n, m, q], b / q));
     });
   }

@@ -14,7 +14,7 @@ import { emptyChain, headBlock, type KvChain } from "./head.ts";
 import type { HeadShape } from "./head-shape.ts";
 import { labelProbs, lossGradient, type LossKind } from "./loss.ts";
 import type { BoundHead, HeadParameters, Parameter } from "./parameters.ts";
-import { Tape, type Value } from "./tape.ts";
+import { Tape, type ComputeType, type Value } from "./tape.ts";
 
 export interface GraphOptions {
   readonly nTokens: number;
@@ -27,6 +27,8 @@ export interface GraphOptions {
   /** Most rows of one LM head product. */
   readonly chunkRows: number;
   readonly backward: boolean;
+  /** F32 when not given. */
+  readonly computeType?: ComputeType;
   /** Keeps every logit, for parity and gradient tests: one chunk, no bound on memory. */
   readonly keepLogits?: boolean;
 }
@@ -105,8 +107,8 @@ export class TrainGraph {
     this.#graph = ggml.ggml_new_graph_custom(context, maxNodes, false);
     const experts = this.#heads.flatMap((h) => h.experts);
     this.#nUses = heads.length === 1 ? k : 1;
-    if (experts.length > 0) this.#expertGradients = new ExpertGradients(device, experts, { nExpert: this.#shape.nExpert, k: this.#shape.nExpertUsed, nTokens: n, nUses: this.#nUses });
-    this.#build(new Tape(ggml, context, this.#graph), nChunks);
+    if (experts.length > 0) this.#expertGradients = new ExpertGradients(device, experts, { nExpert: this.#shape.nExpert, k: this.#shape.nExpertUsed, nTokens: n, nUses: this.#nUses, computeType: options.computeType ?? "f32" });
+    this.#build(new Tape(ggml, context, this.#graph, options.computeType ?? "f32"), nChunks);
     this.#allocator = allocateGraph(device, this.#graph, "a training step");
   }
 

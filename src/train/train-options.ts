@@ -1,6 +1,6 @@
 /** A training run as plain data: what the command gives to the process that trains. */
 import type { AdamWOptions } from "./adamw.ts";
-import type { FrozenType } from "./frozen.ts";
+import type { ComputeType } from "./tape.ts";
 import type { FreezeGroup } from "./head-shape.ts";
 import type { LossKind } from "./loss.ts";
 import type { BatchMetrics } from "./metrics.ts";
@@ -26,7 +26,7 @@ export interface TrainOptions {
   /** Rows of one LM head product; 0 for all. */
   readonly chunkRows: number;
   readonly frozen: readonly FreezeGroup[];
-  readonly frozenType: FrozenType;
+  readonly computeType: ComputeType | "auto";
   readonly adamW: AdamWOptions;
   readonly warmupSteps: number;
   readonly learningRateFloor: number;
@@ -52,7 +52,7 @@ export interface TrainOptions {
 export type TrainEvent =
   | { readonly event: "ridge"; readonly nRows: number; readonly r2: number }
   | { readonly event: "parity"; readonly depths: readonly ParityDepth[] }
-  | { readonly event: "start"; readonly nParameters: number; readonly nTrainable: number; readonly nDocuments: number; readonly nTokens: number; readonly device: string; readonly resumedAt: number }
+  | { readonly event: "start"; readonly nParameters: number; readonly nTrainable: number; readonly nDocuments: number; readonly nTokens: number; readonly device: string; readonly computeType: ComputeType; readonly resumedAt: number }
   | { readonly event: "stage"; readonly stage: number; readonly step: number; readonly nDepths: number; readonly learningRate: number; readonly trained: "shared" | number; readonly memory: MemoryPlan }
   | ({ readonly event: "step"; readonly step: number; readonly stage: number; readonly progress: number; readonly elapsedMs: number; readonly learningRate: number; readonly gradientNorm: number; readonly stepMs: number; readonly tokensPerSecond: number; readonly nEpochs: number; readonly threads: number } & BatchMetrics)
   | ({ readonly event: "validate"; readonly step: number; readonly stage: number; readonly elapsedMs: number; readonly tokensPerDraft: number } & BatchMetrics)

@@ -8,6 +8,7 @@ import { readMachineLoad } from "../llama/threads.ts";
 import { UserError } from "../util/errors.ts";
 import { sha256File } from "../util/files.ts";
 import { median } from "../util/stats.ts";
+import { chooseComputeType } from "./compute-type.ts";
 import { openDataset, WindowStream, type Dataset } from "./dataset.ts";
 import { writeHeadGguf } from "./export.ts";
 import { FrozenTensors, type FrozenWeights } from "./frozen.ts";
@@ -43,8 +44,10 @@ export async function train(options: TrainOptions, hooks: TrainHooks): Promise<v
   const resumed = options.resume ? resumeFrom(options) : undefined;
   const first = resumed?.heads[0] ?? initialWeights(options, target, cpu, dataset, frozen, hooks);
   await checkParity(options, target, frozen, first, dataset, cpu, hooks);
-  const tensors = new FrozenTensors(device, frozen, target.head.nEmbd, options.frozenType);
-  const run = new Run({ device, shape: target.head, frozen: tensors, options, heldOut: dataset.heldOut }, target, dataset, new StepThreads(candidates), hooks);
+  device.setThreads(candidates.at(-1) ?? 1);
+  const computeType = chooseComputeType(device, options.computeType);
+  const tensors = new FrozenTensors(device, frozen, target.head.nEmbd, computeType);
+  const run = new Run({ device, shape: target.head, frozen: tensors, options, computeType, heldOut: dataset.heldOut }, target, dataset, new StepThreads(candidates), hooks);
   try {
     await run.start(resumed, first);
   } finally {
@@ -120,10 +123,9 @@ class Run {
   }
 
   async start(resumed: Snapshot | undefined, first: HeadWeights): Promise<void> {
-    const { device, shape } = this.#dependencies;
-    const { stages, frozen } = this.#options;
+    const { stages } = this.#options;
     let stageIndex = 0;
-    let trained = trainableHead(device, shape, resumed?.heads.at(-1) ?? first, frozen);
+    let trained = trainableHead(this.#dependencies, resumed?.heads.at(-1) ?? first);
     if (resumed !== undefined) stageIndex = this.#restore(resumed, trained);
     this.#announce(resumed);
     let reason: "done" | "early-stop" | "stopped" = "done";
@@ -144,7 +146,7 @@ class Run {
   }
 
   #announce(resumed: Snapshot | undefined): void {
-    const { shape, device } = this.#dependencies;
+    const { shape, device, computeType } = this.#dependencies;
     const frozen = new Set<string>(this.#options.frozen);
     const nTrainable = parameterSpecs(shape).reduce((sum, { ne, group }) => sum + (frozen.has(group) ? 0 : nElements(ne)), 0);
     const { training } = this.#dataset;
@@ -155,6 +157,7 @@ class Run {
       nDocuments: training.length,
       nTokens: training.reduce((sum, d) => sum + d.tokens.length, 0),
       device: device.device.name,
+      computeType,
       resumedAt: resumed?.state.step ?? 0,
     });
   }
@@ -162,13 +165,12 @@ class Run {
   /** The next position's head starts as a copy of the one before it, which is finished then. */
   #headFor(stage: Stage, trained: HeadParameters): HeadParameters {
     if (stage.trained === "shared" || stage.trained <= this.#finished.length) return trained;
-    const { device, shape } = this.#dependencies;
     const weights = trained.read();
     this.#finished.push(weights);
     trained.close();
     this.#optimizerStep = 0;
     [this.#best, this.#nWithoutGain] = [-Infinity, 0];
-    return trainableHead(device, shape, weights, this.#options.frozen);
+    return trainableHead(this.#dependencies, weights);
   }
 
   async #runStage(run: StageRun, index: number): Promise<"done" | "early-stop" | "stopped"> {

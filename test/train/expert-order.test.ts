@@ -18,7 +18,7 @@ test("every routed row has one slot, in its expert's slice, and slices are align
       for (let e = 0; e < nExpert; e++) {
         const [offset, count] = [offsets[e] as number, counts[e] as number];
         expect(offset).toBe(end);
-        expect(offset % 16).toBe(0);
+        expect(offset % 32).toBe(0);
         end = offset + count;
         const rows = [...slots.subarray(offset, end)].filter((s) => s >= 0);
         expect(rows).toEqual(experts.flatMap((x, i) => (x === e ? [i] : [])));

@@ -12,7 +12,7 @@ import { packageRoot } from "../../src/util/paths.ts";
 const file = (name: string): string => path.join(packageRoot, "recipes", "prompts", name);
 const training = readPromptFile(file("train.jsonl"));
 const evaluation = readPromptFile(file("eval.jsonl")).filter(isPrompt);
-const source = { seed: 1, sampledShare: 0.25, temperature: 0.7, heldOutShare: 0.05, startTokens: [8, 96] as const };
+const source = { seed: 1, sampledShare: 0.25, temperature: 0.7, chatShare: 0.7, heldOutShare: 0.05, startTokens: [8, 96] as const };
 
 describe("committed prompts", () => {
   test("evaluation: at least 64, half chat and half code, none twice", () => {
@@ -49,13 +49,13 @@ test("a template or a task of the held-out prompts is enough to match, other tex
   expect(heldOut.matches("How do I do it? In Python or C?")).toBe(false);
 });
 
-test("documents are a function of seed and index, and alternate between halves", () => {
+test("documents are a function of seed and index, and share the halves out", () => {
   const [a, b] = [createDocumentSource(training, source), createDocumentSource(training, source)];
   const other = createDocumentSource(training, { ...source, seed: 2 });
   const plans = Array.from({ length: 60 }, (_, i) => a.plan(i));
   expect(plans.toReversed().map((p) => b.plan(p.index)).toReversed()).toEqual(plans);
   expect(Array.from({ length: 60 }, (_, i) => other.plan(i))).not.toEqual(plans);
-  expect(plans.filter((p) => p.half === "chat")).toHaveLength(30);
+  expect(plans.filter((p) => p.half === "chat")).toHaveLength(42);
   expect(new Set(plans.map((p) => p.opening.kind))).toEqual(new Set(["given", "user-turn", "start"]));
 });
 
