@@ -144,10 +144,20 @@ class ForkedEngine implements EngineProcess {
     this.#isClosing = true;
     clearTimeout(this.#restartTimer);
     if (this.state === "ready") await this.#inFlight.untilIdle(graceMs);
+    await this.#logIntegrity();
     clearInterval(this.#watch);
     this.#setState("stopped", "the server is shutting down");
     await this.#endChild();
     this.#inFlight.failAll("the server was shut down");
+  }
+
+  /** A last look before the end: an idle engine whose parts disagree has a bug that its next user should know. */
+  async #logIntegrity(): Promise<void> {
+    if (this.state !== "ready" || this.#inFlight.size > 0) return;
+    const timeout = new Promise<string>((resolve) => setTimeout(() => resolve("no answer"), CLOSE_MS).unref());
+    const problem = await Promise.race([this.checkIntegrity(), timeout]);
+    if (problem === undefined) this.#options.logger.info("engine integrity: sequences, cells and contexts agree");
+    else this.#options.logger.error("engine integrity", { problem });
   }
 
   async #endChild(): Promise<void> {

@@ -36,6 +36,7 @@ abstract class Client implements JobHandlers {
   protected readonly options: ReplyOptions;
   readonly #startMs = performance.now();
   #firstTokenMs = 0;
+  #nTokens = 0;
   #job: GenerationJob | undefined;
   #isOver = false;
 
@@ -66,6 +67,7 @@ abstract class Client implements JobHandlers {
         this.#firstTokenMs = performance.now();
         context.stats.firstToken(this.#firstTokenMs - this.#startMs);
       }
+      this.#nTokens += event.tokens.length;
       context.stats.nTokensDelivered += event.tokens.length;
       this.show(format.tokens(index, event));
     }
@@ -73,8 +75,7 @@ abstract class Client implements JobHandlers {
 
   onDone(finishes: readonly FinishEvent[]): void {
     this.complete(finishes);
-    const nOutput = finishes.reduce((n, f) => n + f.usage.nOutput, 0);
-    if (nOutput > 1) this.options.context.stats.tpotS.add((performance.now() - this.#firstTokenMs) / 1000 / (nOutput - 1));
+    if (this.#nTokens > 1) this.options.context.stats.tpotS.add((performance.now() - this.#firstTokenMs) / 1000 / (this.#nTokens - 1));
     this.#end("ok", finishes);
   }
 
@@ -104,7 +105,7 @@ abstract class Client implements JobHandlers {
       id: apiId,
       outcome,
       nPrompt: requests.reduce((n, r) => n + r.prompt.length, 0),
-      nOutput: finishes.reduce((n, f) => n + f.usage.nOutput, 0),
+      nOutput: this.#nTokens,
       nDrafted: drafts.reduce((n, d) => n + d.nDrafted, 0),
       nAccepted: drafts.reduce((n, d) => n + d.nAccepted, 0),
       ...(this.#firstTokenMs > 0 ? { ttftMs: Math.round(this.#firstTokenMs - this.#startMs) } : {}),
