@@ -14,7 +14,7 @@ import { copiedTensor, newTensor, writeGguf, type TensorInput } from "../../src/
 import { convertCheckpoint } from "../../src/hf/convert.ts";
 import { embeddedCheckpoint, packageRoot } from "../../src/util/paths.ts";
 
-const VERSION = 1;
+const VERSION = 2;
 
 function cacheFolder(): string {
   const hash = createHash("sha256").update(String(VERSION));
@@ -84,10 +84,11 @@ export async function smallWithHead(): Promise<string> {
   return cached("small-with-head.gguf", (file) => writeGguf(file, { entries: [...whole.entries.values()], tensors: kept.map((t) => copiedTensor(t)) }));
 }
 
-/** A copy of the trunk with some metadata replaced or added: files that do not fit. */
-export async function trunkWith(name: string, entries: readonly EntryInput[], keepTensor: (tensor: GgufTensor) => boolean = () => true): Promise<string> {
+/** The trunk's header with some metadata replaced or added, and its vectors alone: files that do not fit, refused by their header. */
+export async function trunkWith(name: string, entries: readonly EntryInput[]): Promise<string> {
   const trunk = readGgufHeader(await tinyTrunk());
   const changed = new Map(entries.map((entry) => [entry.key, entry]));
   const merged = [...[...trunk.entries.values()].map((entry) => changed.get(entry.key) ?? entry), ...entries.filter((entry) => !trunk.entries.has(entry.key))];
-  return cached(name, (file) => writeGguf(file, { entries: merged, tensors: trunk.tensors.filter(keepTensor).map((t) => copiedTensor(t)) }));
+  const vectors = trunk.tensors.filter((t) => t.shape.length === 1);
+  return cached(name, (file) => writeGguf(file, { entries: merged, tensors: vectors.map((t) => copiedTensor(t)) }));
 }
