@@ -85,6 +85,7 @@ function printAudit(model: GgufModel, audit: Audit, listed: readonly ListedTenso
   io.out(`GGUF version ${audit.version}${audit.littleEndian ? "" : ", big-endian"}, ${audit.nKeys} keys, ${audit.nTensors} tensors, ${formatMiB(audit.tensorBytes)} MiB of data, ${audit.bitsPerWeight.toFixed(2)} bits per weight`);
   io.out(`MTP: ${audit.mtp.advice}`);
   for (const remark of audit.remarks) io.out(`remark: ${remark}`);
+  for (const problem of audit.problems) io.out(`llama.cpp will not load it: ${problem}`);
   const types = audit.types.map((t) => [t.type, String(t.nTensors), formatInteger(t.nElements), formatMiB(t.sizeBytes)]);
   io.out(`\n${renderText({ columns: [{ title: "type" }, { title: "tensors", align: "right" }, { title: "elements", align: "right" }, { title: "MiB", align: "right" }], rows: types })}`);
   if (keys) io.out(`\n${renderText({ columns: [{ title: "key" }, { title: "value" }], rows: [...model.entries.values()].map((e) => [e.key, describeEntry(e)]) })}`);

@@ -1,5 +1,6 @@
 /** A model file in figures: sizes, types, bits per weight, MTP. From the header alone. */
 import { architecture, countKey, stringKey } from "./keys.ts";
+import { loadProblems } from "./load-problems.ts";
 import { mtpStatus, type MtpStatus } from "./mtp-status.ts";
 import type { GgufModel } from "./split.ts";
 import { fileTypeName, typeName } from "./types.ts";
@@ -30,6 +31,8 @@ export interface Audit {
   readonly types: readonly TypeTotal[];
   readonly mtp: MtpStatus;
   readonly remarks: readonly string[];
+  /** Why llama.cpp would refuse the file although its header is sound. */
+  readonly problems: readonly string[];
 }
 
 export function auditModel(model: GgufModel): Audit {
@@ -54,6 +57,7 @@ export function auditModel(model: GgufModel): Audit {
     types: typeTotals(model),
     mtp: mtpStatus(model),
     remarks: model.remarks,
+    problems: loadProblems(model),
   };
 }
 

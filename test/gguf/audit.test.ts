@@ -1,12 +1,13 @@
 import * as path from "node:path";
 import { beforeAll, expect, test } from "vitest";
 import { auditModel } from "../../src/gguf/audit.ts";
+import { extractHead, stripHead } from "../../src/gguf/edit.ts";
 import { diffModels } from "../../src/gguf/diff.ts";
-import { u32Entry } from "../../src/gguf/kv.ts";
+import { arrayEntry, u32Entry } from "../../src/gguf/kv.ts";
 import { elementCount } from "../../src/gguf/types.ts";
 import { outerTensors, nextnLayerTensors, trunkLayerTensors } from "../../src/gguf/model-shape.ts";
 import { readGguf } from "../../src/gguf/split.ts";
-import { rewriteFile, synthSmall, temporaryFolder } from "./files.ts";
+import { rewriteFile, synthSmall, temporaryFolder, type Rewrite } from "./files.ts";
 import { smallShape } from "./small-shape.ts";
 
 const folder = temporaryFolder("audit");
@@ -64,4 +65,25 @@ test("a diff names keys, tensors, types and data that differ", async () => {
   const retyped = await diffModels(readGguf(whole), readGguf(types));
   expect(retyped.tensors).toContainEqual({ name: "output.weight", a: "Q8_0 [64, 300]", b: "BF16 [64, 300]" });
   expect(retyped.data).toBeUndefined();
+});
+
+test.each([
+  ["a missing tensor", { rename: (name: string) => (name === "blk.0.ssm_a" ? undefined : name) }, "missing tensors: blk.0.ssm_a"],
+  ["a tensor under another's name", { rename: (name: string) => (name === "blk.1.attn_q_norm.weight" ? "blk.1.attn_k_norm.weight" : name === "blk.1.attn_k_norm.weight" ? "blk.1.attn_k.weight" : name === "blk.1.attn_k.weight" ? "blk.1.attn_q_norm.weight" : name) }, "tensors of another shape: blk.1.attn_k.weight [32] instead of [64, 32], blk.1.attn_q_norm.weight [64, 32] instead of [32]"],
+  ["a missing size", { entries: { "qwen35moe.ssm.state_size": undefined } }, "the key qwen35moe.ssm.state_size is missing"],
+  ["more experts used than there are", { entries: { "qwen35moe.expert_used_count": u32Entry("qwen35moe.expert_used_count", 3) } }, "expert_used_count is 3 of 2 experts: llama.cpp aborts"],
+  ["no merges", { entries: { "tokenizer.ggml.merges": undefined } }, "the key tokenizer.ggml.merges is missing"],
+  ["a token twice", { entries: { "tokenizer.ggml.tokens": arrayEntry("tokenizer.ggml.tokens", "string", Array.from({ length: 300 }, (_, i) => `t${i === 250 ? 17 : i}`)) } }, "tokens 17 and 250 are the same text: llama.cpp aborts"],
+])("%s is said before llama.cpp says it", async (name, change: Rewrite, message) => {
+  const file = await rewriteFile(whole, at(name), change);
+  const { problems } = auditModel(readGguf(file));
+  expect(problems.join("; ")).toContain(message);
+});
+
+test("a sound file has no problems, whole, trunk alone and head alone", async () => {
+  expect(auditModel(readGguf(whole)).problems).toEqual([]);
+  await extractHead({ input: whole, output: at("head") });
+  expect(auditModel(readGguf(at("head"))).problems).toEqual([]);
+  await stripHead({ input: whole, output: at("trunk") });
+  expect(auditModel(readGguf(at("trunk"))).problems).toEqual([]);
 });

@@ -38,12 +38,13 @@ export interface CampaignOptions {
 
 const slowMs = 2000;
 
-/** Reads the whole of a file that `inspect` would read, and returns its remarks. */
+/** Reads the whole of a file that `inspect` would read, and returns its remarks and problems. */
 export function readEverything(file: string): readonly string[] {
   const model = readGguf(file);
-  auditModel(model);
+  const { remarks, problems, mtp } = auditModel(model);
   for (const entry of model.entries.values()) if (entry.kind === "array" && entry.elementType !== "array") readArray(entry, model.littleEndian);
-  return model.remarks;
+  const isMtpSound = mtp.verdict === "none" || mtp.verdict === "complete";
+  return [...remarks, ...problems, ...(isMtpSound ? [] : [`MTP ${mtp.verdict}`])];
 }
 
 export function runCampaign({ sources, folder, nFiles, seed, onVerdict }: CampaignOptions): CampaignResult {

@@ -1,0 +1,94 @@
+/**
+ * Why llama.cpp would refuse a file, or abort on it, although its header is sound: found by giving damaged files to
+ * both (docs/formats.md, What llama.cpp refuses). Empty means that nothing was found, not that the file loads.
+ */
+import { UserError } from "../util/errors.ts";
+import { arrayKey, architecture, stringKey } from "./keys.ts";
+import { readRange } from "./kv.ts";
+import { isKnownArchitecture, nextnLayerTensors, outerTensors, sameShape, shapeOf, trunkLayerTensors, type ExpectedTensor, type ModelShape } from "./model-shape.ts";
+import { mtpStatus } from "./mtp-status.ts";
+import type { GgufModel } from "./split.ts";
+
+const maxExperts = 1024;
+const maxNames = 4;
+
+export function loadProblems(model: GgufModel): string[] {
+  if (!isKnownArchitecture(architecture(model))) return [];
+  let shape: ModelShape;
+  try {
+    shape = shapeOf(model);
+  } catch (error) {
+    if (error instanceof UserError) return [error.message];
+    throw error;
+  }
+  return [...sizeProblems(shape), ...tensorProblems(model, shape), ...tokenizerProblems(model)];
+}
+
+function sizeProblems({ experts, nHeads, nKvHeads }: ModelShape): string[] {
+  const problems: string[] = [];
+  if (experts !== undefined && (experts.usedCount > experts.count || experts.usedCount === 0)) problems.push(`expert_used_count is ${experts.usedCount} of ${experts.count} experts: llama.cpp aborts`);
+  if (experts !== undefined && experts.count > maxExperts) problems.push(`expert_count is ${experts.count}, the limit is ${maxExperts}: llama.cpp aborts`);
+  if (nKvHeads === 0 || nHeads % nKvHeads !== 0) problems.push(`attention.head_count ${nHeads} is no multiple of attention.head_count_kv ${nKvHeads}`);
+  return problems;
+}
+
+/** Tensors that are missing or have another shape; those of an absent head are the business of the MTP status. */
+function tensorProblems(model: GgufModel, shape: ModelShape): string[] {
+  const { isHeadOnly, blocks } = mtpStatus(model);
+  const expected: ExpectedTensor[] = outerTensors(shape);
+  if (!isHeadOnly) for (let layer = 0; layer < shape.nLayers; layer++) expected.push(...trunkLayerTensors(shape, layer));
+  for (const block of blocks) expected.push(...nextnLayerTensors(shape, block));
+  const found = new Map(model.tensors.map((t) => [t.name, t]));
+  const isFused = (name: string): boolean => (/\.ffn_(gate|up)_exps\./.test(name) && found.has(name.replace(/ffn_\w+_exps/, "ffn_gate_up_exps"))) || (/\.attn_[qkv]\./.test(name) && found.has(name.replace(/attn_[qkv]\./, "attn_qkv.")));
+  const missing = expected.filter((t) => t.isOptional !== true && !found.has(t.name) && !isFused(t.name)).map((t) => t.name);
+  const misshapen = expected.flatMap((t) => {
+    const tensor = found.get(t.name);
+    return tensor === undefined || sameShape(tensor.shape, t.shape) ? [] : [`${t.name} [${tensor.shape.join(", ")}] instead of [${t.shape.join(", ")}]`];
+  });
+  return [...listed("missing tensors", missing), ...listed("tensors of another shape", misshapen)];
+}
+
+function listed(title: string, names: readonly string[]): string[] {
+  if (names.length === 0) return [];
+  return [`${title}: ${names.slice(0, maxNames).join(", ")}${names.length > maxNames ? `, and ${names.length - maxNames} more` : ""}`];
+}
+
+function tokenizerProblems(model: GgufModel): string[] {
+  const kind = stringKey(model, "tokenizer.ggml.model");
+  if (kind === undefined) return ["the key tokenizer.ggml.model is missing"];
+  const problems: string[] = [];
+  if (kind === "gpt2" && arrayKey(model, "tokenizer.ggml.merges") === undefined) problems.push("the key tokenizer.ggml.merges is missing");
+  const duplicate = duplicateToken(model);
+  if (duplicate !== undefined) problems.push(`tokenizer.ggml.tokens: tokens ${duplicate.join(" and ")} are the same text: llama.cpp aborts`);
+  return problems;
+}
+
+/** Ids of two equal tokens, found by sorting 53-bit hashes of their bytes: 2 MB for 250,000 tokens. */
+function duplicateToken(model: GgufModel): [number, number] | undefined {
+  const entry = arrayKey(model, "tokenizer.ggml.tokens");
+  if (entry === undefined || entry.elementType !== "string" || !model.littleEndian) return undefined;
+  const bytes = readRange(entry.elements);
+  const hashes = new Float64Array(entry.length);
+  for (let i = 0, at = 0; i < entry.length; i++) {
+    const end = at + 8 + bytes.readUInt32LE(at);
+    hashes[i] = hash53(bytes, at + 8, end);
+    at = end;
+  }
+  const sorted = hashes.toSorted();
+  const index = sorted.findIndex((hash, i) => i > 0 && hash === sorted[i - 1]);
+  if (index < 0) return undefined;
+  const first = hashes.indexOf(sorted[index] as number);
+  return [first, hashes.indexOf(sorted[index] as number, first + 1)];
+}
+
+/** Two FNV-1a hashes with other bases, 32 and 21 bits. */
+function hash53(bytes: Uint8Array, start: number, end: number): number {
+  let [low, high] = [0x811c9dc5, 0x9dc5811c];
+  for (let i = start; i < end; i++) {
+    const byte = bytes[i] as number;
+    low = Math.imul(low ^ byte, 0x01000193);
+    high = Math.imul(high ^ byte, 0x85ebca6b);
+    high ^= high >>> 15;
+  }
+  return (high >>> 11) * 0x1_0000_0000 + (low >>> 0);
+}
