@@ -53,6 +53,20 @@ export function readSafetensors(file: string): HfTensor[] {
   }
 }
 
+/** The `__metadata__` of a file: texts by key. */
+export function readSafetensorsMetadata(file: string): Readonly<Record<string, string>> {
+  const { size } = statFile(file, "safetensors");
+  const fd = fs.openSync(file, "r");
+  try {
+    const metadata = readTable(file, fd, size).json["__metadata__"];
+    if (metadata === undefined) return {};
+    if (typeof metadata !== "object" || metadata === null || !Object.values(metadata).every((value) => typeof value === "string")) throw new SafetensorsError(file, 8, "__metadata__", "must be an object of texts");
+    return metadata as Record<string, string>;
+  } finally {
+    fs.closeSync(fd);
+  }
+}
+
 function readTable(file: string, fd: number, size: number): { json: Record<string, unknown>; bytes: number } {
   if (size < 8) throw new SafetensorsError(file, 0, "the length of the table", `the file has ${size} bytes, 8 are needed`);
   const length = Buffer.alloc(8);
