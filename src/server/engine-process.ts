@@ -5,9 +5,7 @@
  * requests in flight get a finish event with reason "error", new ones are refused with a time to retry, and a new
  * child is started, at once the first time and with growing pauses when it keeps failing.
  */
-import { fork, type ChildProcess } from "node:child_process";
-import { createRequire } from "node:module";
-import { fileURLToPath } from "node:url";
+import type { ChildProcess } from "node:child_process";
 import {
   EngineUnavailable,
   type EngineClient,
@@ -18,6 +16,7 @@ import {
 } from "../engine/request.ts";
 import { UserError } from "../util/errors.ts";
 import { silentLogger, type Logger } from "../util/log.ts";
+import { forkEngine, reasonIn } from "./engine-fork.ts";
 import type { FromEngine, ToEngine } from "./engine-protocol.ts";
 import { InFlightRequests } from "./in-flight.ts";
 import { addTotals, emptySnapshot, type EngineCounters, type EngineFailure, type ServerEngine } from "./server-engine.ts";
@@ -66,6 +65,8 @@ const defaults = {
 /** A process that ran this long was healthy: its end starts the back-off anew. */
 const HEALTHY_MS = 60_000;
 const CLOSE_MS = 5_000;
+/** Characters of the engine's last words that are kept. */
+const STDERR_TAIL = 8_000;
 
 class ForkedEngine implements EngineProcess {
   state: EngineClient["state"] = "loading";
@@ -175,17 +176,13 @@ class ForkedEngine implements EngineProcess {
 
   #spawn(): void {
     const { entry, options } = this.#options;
-    const file = entry instanceof URL ? fileURLToPath(entry) : entry;
-    // stdout carries results of the command line: what native libraries print goes to stderr, and its tail into the error.
-    const child = fork(file, [], { serialization: "advanced", execArgv: execArgvFor(file), stdio: ["ignore", 2, "pipe", "ipc"] });
-    this.#child = child;
     this.#failure = undefined;
     this.#stderrTail = "";
     this.#lastSignMs = performance.now();
-    child.stderr?.on("data", (text: Buffer) => {
-      process.stderr.write(text);
-      this.#stderrTail = (this.#stderrTail + text.toString()).slice(-2000);
+    const child = forkEngine(entry, (text) => {
+      this.#stderrTail = (this.#stderrTail + text).slice(-STDERR_TAIL);
     });
+    this.#child = child;
     child.on("message", (message: FromEngine) => this.#receive(message));
     child.on("error", (error) => this.#options.logger.error("engine process", { error: error.message }));
     // "close", not "exit": the last messages of the child come before it.
@@ -257,7 +254,7 @@ class ForkedEngine implements EngineProcess {
     const how = signal === null ? `exit code ${code}` : `signal ${signal}`;
     const wasReady = this.state === "ready";
     const cause = this.#failure?.cause ?? (wasReady ? "exit" : "load");
-    const said = this.#failure?.message ?? lastLine(this.#stderrTail);
+    const said = this.#failure?.message ?? reasonIn(this.#stderrTail);
     const message = `the engine process ended (${how})${said === "" ? "" : `: ${said}`}`;
     this.#counts.nFailures[cause]++;
     this.#earlier = addTotals(this.#snapshot, this.#earlier);
@@ -300,15 +297,4 @@ class ForkedEngine implements EngineProcess {
 
 function loadError(message: Extract<FromEngine, { kind: "failed" }>): Error {
   return message.isUserError ? new UserError(message.message, { exitCode: message.exitCode }) : new Error(message.message);
-}
-
-function lastLine(text: string): string {
-  return text.trimEnd().split("\n").at(-1)?.trim() ?? "";
-}
-
-/** A TypeScript entry needs tsx in the child, also when this process was started without it (vitest). */
-function execArgvFor(file: string): string[] {
-  const inherited = process.execArgv.filter((argument) => !/^--(inspect|cpu-prof|heap-prof)/.test(argument));
-  if (!file.endsWith(".ts") || inherited.some((argument) => argument.includes("tsx"))) return inherited;
-  return [...inherited, "--import", createRequire(import.meta.url).resolve("tsx")];
 }

@@ -18,6 +18,8 @@ const kPlot = createPlot(element("plot-k"), [
   { label: "acceptance length", colour: "green", step: true, format: (v) => v.toFixed(2) },
 ]);
 const rates = [];
+/** Row shapes by how many of the polls saw them. */
+const shapes = new Map();
 let before;
 
 startChat();
@@ -143,6 +145,10 @@ function showSteps(engine) {
   const rows = engine.stepsAtK.map((n, k) => bar(k === 0 ? "0 (plain)" : String(k), n / Math.max(1, total), grouped(n), { isNow: k === engine.nDraftNow && total > 0 }));
   element("steps").replaceChildren(...(total > 0 ? rows : [empty("No steps yet.")]));
   show("shape", engine.rowShape === "" ? "none" : engine.rowShape);
+  if (engine.slots.some((slot) => slot.phase === "decode")) shapes.set(engine.rowShape, (shapes.get(engine.rowShape) ?? 0) + 1);
+  const most = [...shapes].toSorted((a, b) => b[1] - a[1]).slice(0, 4);
+  const nSeen = [...shapes.values()].reduce((a, b) => a + b, 0);
+  show("shapes", nSeen === 0 ? "" : `Row shapes seen once a second: ${most.map(([shape, n]) => `${shape} (${percent(n / nSeen)})`).join(", ")}.`);
 }
 
 function showSlots(slots, nCtx) {
