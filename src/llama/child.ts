@@ -1,64 +1,98 @@
 /**
  * Work that may abort its process, done in a child. libllama ends the process on a failed assertion; in a child that is
- * one line of an error. The child serves one request, sends one answer, and ends with its parent.
+ * one line of an error. A child answers one call after the other, and ends with its parent.
  */
-import { fork } from "node:child_process";
+import { fork, type ChildProcess } from "node:child_process";
 import { createRequire } from "node:module";
 import * as path from "node:path";
 import { fileURLToPath } from "node:url";
 import { UserError, errorMessage } from "../util/errors.ts";
 
-export interface ChildRun<Request> {
+export interface ChildOptions {
   /** File name beside this one, without extension; it calls `serveChild`. */
   readonly entry: string;
-  readonly request: Request;
   /** What runs, for messages: "quantize". */
   readonly what: string;
-  /** Every note the child sends while it works. */
-  readonly onNote?: (note: string) => void;
   readonly signal?: AbortSignal | undefined;
-  /** What the child gets when `signal` is aborted; one that it handles lets it finish what it keeps. */
-  readonly stopSignal?: NodeJS.Signals;
 }
 
 interface Note {
   readonly note: string;
 }
-type Answer<Result> = { readonly result: Result } | { readonly error: string; readonly isUserError: boolean; readonly stack?: string };
+type Answer = { readonly result: unknown } | { readonly error: string; readonly isUserError: boolean; readonly stack?: string };
 
-/**
- * Runs the child and returns its answer.
- * @throws {UserError} what the child threw as one, the reason of the signal, or how the child died.
- */
-export async function runInChild<Request, Result>(run: ChildRun<Request>): Promise<Result> {
-  run.signal?.throwIfAborted();
-  const here = fileURLToPath(import.meta.url);
-  const file = path.join(path.dirname(here), `${run.entry}${path.extname(here)}`);
-  const child = fork(file, [], { stdio: ["ignore", "ignore", "pipe", "ipc"], serialization: "advanced", execArgv: execArgvFor(file) });
-  const stop = (): void => void child.kill(run.stopSignal ?? "SIGKILL");
-  run.signal?.addEventListener("abort", stop, { once: true });
-  let tail = "";
-  child.stderr?.setEncoding("utf8").on("data", (text: string) => (tail = (tail + text).slice(-20_000)));
-  try {
-    const answer = await new Promise<Answer<Result> | undefined>((resolve, reject) => {
-      let received: Answer<Result> | undefined;
-      child.on("message", (message) => {
-        if ("note" in (message as object)) run.onNote?.((message as Note).note);
-        else received = message as Answer<Result>;
-      });
-      child.once("error", reject);
-      child.once("close", () => resolve(received));
-      child.send(run.request as object);
-    });
-    run.signal?.throwIfAborted();
-    if (answer === undefined) throw new UserError(`${run.what} died in libllama: ${reasonOfDeath(tail.split(/\r?\n/), child.exitCode, child.signalCode)}`);
-    if ("result" in answer) return answer.result;
-    if (answer.isUserError) throw new UserError(answer.error);
-    throw new Error(`${run.what}: ${answer.error}`, { cause: answer.stack });
-  } finally {
-    run.signal?.removeEventListener("abort", stop);
-    if (child.exitCode === null) child.kill("SIGKILL");
+interface PendingCall {
+  readonly onNote: (note: string) => void;
+  resolve(result: unknown): void;
+  reject(error: unknown): void;
+}
+
+export class WorkChild implements Disposable {
+  readonly #child: ChildProcess;
+  readonly #options: ChildOptions;
+  readonly #stop = (): void => void this.#child.kill("SIGKILL");
+  #pending: PendingCall | undefined;
+  #stderrTail = "";
+
+  constructor(options: ChildOptions) {
+    options.signal?.throwIfAborted();
+    this.#options = options;
+    const here = fileURLToPath(import.meta.url);
+    const file = path.join(path.dirname(here), `${options.entry}${path.extname(here)}`);
+    // Without this, ggml starts a debugger on itself before it aborts.
+    const env = { ...process.env, GGML_NO_BACKTRACE: "1" };
+    this.#child = fork(file, [], { stdio: ["ignore", "ignore", "pipe", "ipc"], serialization: "advanced", execArgv: execArgvFor(file), env });
+    this.#child.stderr?.setEncoding("utf8").on("data", (text: string) => (this.#stderrTail = (this.#stderrTail + text).slice(-20_000)));
+    this.#child.on("message", (message) => this.#receive(message as Note | Answer));
+    this.#child.once("error", (error) => this.#settle((call) => call.reject(error)));
+    this.#child.once("close", (code, signal) => this.#settle((call) => call.reject(this.#deathOf(code, signal))));
+    options.signal?.addEventListener("abort", this.#stop, { once: true });
   }
+
+  /**
+   * One call at a time.
+   * @throws {UserError} what the child threw as one, the reason of the signal, or how the child died.
+   */
+  call<Request extends object, Result>(request: Request, onNote: (note: string) => void = () => {}): Promise<Result> {
+    this.#options.signal?.throwIfAborted();
+    if (this.#pending !== undefined) throw new Error(`${this.#options.what}: a call is running`);
+    return new Promise<Result>((resolve, reject) => {
+      this.#pending = { onNote, resolve: (result) => resolve(result as Result), reject };
+      this.#child.send(request, (error) => (error === null ? undefined : this.#settle((call) => call.reject(error))));
+    });
+  }
+
+  #receive(message: Note | Answer): void {
+    if ("note" in message) this.#pending?.onNote(message.note);
+    else if ("result" in message) this.#settle((call) => call.resolve(message.result));
+    else this.#settle((call) => call.reject(message.isUserError ? new UserError(message.error) : new Error(`${this.#options.what}: ${message.error}`, { cause: message.stack })));
+  }
+
+  #settle(how: (call: PendingCall) => void): void {
+    const call = this.#pending;
+    this.#pending = undefined;
+    if (call !== undefined) how(call);
+  }
+
+  #deathOf(code: number | null, signal: string | null): unknown {
+    if (this.#options.signal?.aborted === true) return this.#options.signal.reason;
+    return new UserError(`${this.#options.what} died in libllama: ${reasonOfDeath(this.#stderrTail.split(/\r?\n/), code, signal)}`);
+  }
+
+  close(): void {
+    this.#options.signal?.removeEventListener("abort", this.#stop);
+    this.#stop();
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
+  }
+}
+
+/** A child for one call. */
+export async function runInChild<Request extends object, Result>(options: ChildOptions & { readonly request: Request }): Promise<Result> {
+  using child = new WorkChild(options);
+  return await child.call<Request, Result>(options.request);
 }
 
 /** The assertion or error that libllama printed last, else how the process ended. */
@@ -77,15 +111,12 @@ function execArgvFor(file: string): string[] {
 /** The child's side. `work` should not block the event loop, so that the child can end with its parent. */
 export function serveChild<Request, Result>(work: (request: Request, note: (text: string) => void) => Promise<Result> | Result): void {
   process.once("disconnect", () => process.exit(1));
-  process.once("message", (request) => {
-    void (async () => {
-      let answer: Answer<Result>;
-      try {
-        answer = { result: await work(request as Request, (text) => process.send?.({ note: text })) };
-      } catch (error) {
-        answer = { error: errorMessage(error), isUserError: error instanceof UserError, ...(error instanceof Error && error.stack !== undefined ? { stack: error.stack } : {}) };
-      }
-      process.send?.(answer, () => process.exit(0));
-    })();
-  });
+  const answer = async (request: Request): Promise<Answer> => {
+    try {
+      return { result: await work(request, (text) => process.send?.({ note: text })) };
+    } catch (error) {
+      return { error: errorMessage(error), isUserError: error instanceof UserError, ...(error instanceof Error && error.stack !== undefined ? { stack: error.stack } : {}) };
+    }
+  };
+  process.on("message", (request) => void answer(request as Request).then((message) => process.send?.(message)));
 }

@@ -44,7 +44,7 @@ export function loadLlama(options: { llamaDir?: string | undefined; device?: str
   const api = bindLlama(open(files.llama), files.llama);
   checkAbi(api, files.llama);
   const deviceApi = bindDevices(base, ggml);
-  if (process.env["FORETOKEN_LLAMA_LOG"] !== "1") silence(api);
+  resetLog(api);
   deviceApi.ggml_backend_load_all_from_path(files.folder);
   api.llama_backend_init();
   let devices = listDevices(deviceApi);
@@ -65,7 +65,12 @@ function open(file: string): LibraryHandle {
 
 let silentCallback: Pointer | undefined;
 
-function silence(api: LlamaApi): void {
+/** Nothing, or with FORETOKEN_LLAMA_LOG=1 the library's own logging to stderr. */
+function resetLog(api: LlamaApi): void {
+  if (process.env["FORETOKEN_LLAMA_LOG"] === "1") {
+    api.llama_log_set(null, null);
+    return;
+  }
   silentCallback ??= koffi.load(process.platform === "win32" ? "msvcrt.dll" : null).symbol("abs") as Pointer;
   api.llama_log_set(silentCallback, null);
 }
@@ -97,7 +102,7 @@ export function captureLog<T>(llama: Llama, call: () => T): { readonly result: T
   try {
     return { result: call(), lines: text.split("\n") };
   } finally {
-    silence(llama.api);
+    resetLog(llama.api);
     koffi.unregister(callback);
   }
 }

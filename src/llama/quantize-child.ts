@@ -70,9 +70,12 @@ function imatrixKeys(keep: Keep, imatrix: Imatrix): Uint8Array {
   return bytes;
 }
 
+let isForwarding = false;
+
 async function quantize(request: NativeQuantizeRequest, note: (line: string) => void): Promise<number> {
   const llama = loadLlama({ llamaDir: request.llamaDir, device: "cpu" });
-  forwardLog(llama, note);
+  if (!isForwarding) forwardLog(llama, note);
+  isForwarding = true;
   const keep: Keep = [];
   const imatrix = request.imatrix === undefined ? undefined : readImatrix(request.imatrix);
   const params: QuantizeParams = {

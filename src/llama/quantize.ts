@@ -11,7 +11,7 @@ import { readGguf, type GgufModel } from "../gguf/split.ts";
 import { tensorBytes, type GgmlType } from "../gguf/types.ts";
 import { UserError, usageError } from "../util/errors.ts";
 import { requireDiskSpace, writeAtomic } from "../util/files.ts";
-import { runInChild } from "./child.ts";
+import { WorkChild } from "./child.ts";
 import { readImatrix, type Imatrix } from "./imatrix.ts";
 import { planRules, type RuleReport } from "./quantize-rules.ts";
 import { parseQuantizeLine, type FallbackLine } from "./quantize-log.ts";
@@ -105,7 +105,8 @@ export async function quantizeFile(options: QuantizeOptions): Promise<QuantizeRe
     throw new UserError(`--tensor-type ${unmatched.map((report) => report.pattern).join(", ")} matches no tensor of ${options.input}; "foretoken inspect --tensors" lists them, --allow-unmatched goes on`);
   const imatrix = options.imatrix === undefined ? undefined : readImatrix(options.imatrix);
   const request = nativeRequest(options, plan.overrides);
-  const dry = await runNative(options, { ...request, dryRun: true, nThreads: 1 });
+  using child = new WorkChild({ entry: "quantize-child", what: `quantize of ${options.input}`, signal: options.signal });
+  const dry = await runNative(child, options, { ...request, dryRun: true });
   const planned = typesAfter(source, dry.types);
   if (options.dryRun !== true) checkPlan(options, source, planned, dry.needsImatrix);
   const withoutImatrix = imatrix === undefined ? [] : missingFromImatrix(imatrix, source, planned);
@@ -116,7 +117,7 @@ export async function quantizeFile(options: QuantizeOptions): Promise<QuantizeRe
     return finish({ result: { sizeBytes: plannedBytes, bpw: bitsPerWeight(plannedBytes, source) }, nByType: countTypes([...planned.values()].map((type) => type.name)), output: undefined, isDryRun: true });
   requireDiskSpace(path.dirname(path.resolve(output)), plannedBytes + (16 << 20), `quantizing to ${output}`);
   const result = await writeAtomic(output, async (temporary) => {
-    await runNative(options, { ...request, output: temporary });
+    await runNative(child, options, { ...request, output: temporary });
     return readGguf(temporary);
   });
   return finish({ result: sizeOf(result), nByType: countTypes(result.tensors.map((tensor) => tensor.type?.name ?? "unknown")), output, isDryRun: false });
@@ -149,26 +150,20 @@ interface NativeOutcome {
   readonly needsImatrix: boolean;
 }
 
-async function runNative(options: QuantizeOptions, request: NativeQuantizeRequest): Promise<NativeOutcome> {
+async function runNative(child: WorkChild, options: QuantizeOptions, request: NativeQuantizeRequest): Promise<NativeOutcome> {
   const types = new Map<string, string>();
   const fallbacks: FallbackLine[] = [];
   let reason = "";
   let needsImatrix = false;
-  const code = await runInChild<NativeQuantizeRequest, number>({
-    entry: "quantize-child",
-    request,
-    what: `quantize of ${options.input}`,
-    signal: options.signal,
-    onNote(line) {
-      const parsed = parseQuantizeLine(line);
-      if (parsed?.kind === "fallback") fallbacks.push(parsed);
-      else if (parsed?.kind === "failure") reason = parsed.reason;
-      else if (parsed?.kind === "needs-imatrix") needsImatrix = true;
-      else if (parsed?.kind === "tensor") {
-        if (parsed.to !== undefined) types.set(parsed.tensor, parsed.to);
-        if (!request.dryRun) options.onTensor?.(parsed.index, parsed.count, parsed.tensor);
-      }
-    },
+  const code = await child.call<NativeQuantizeRequest, number>(request, (line) => {
+    const parsed = parseQuantizeLine(line);
+    if (parsed?.kind === "fallback") fallbacks.push(parsed);
+    else if (parsed?.kind === "failure") reason = parsed.reason;
+    else if (parsed?.kind === "needs-imatrix") needsImatrix = true;
+    else if (parsed?.kind === "tensor") {
+      if (parsed.to !== undefined) types.set(parsed.tensor, parsed.to);
+      if (!request.dryRun) options.onTensor?.(parsed.index, parsed.count, parsed.tensor);
+    }
   });
   if (code !== 0) throw new UserError(`quantize of ${options.input} failed: ${reason || `libllama returned ${code}`}${adviceFor(reason)}`);
   return { types, fallbacks, needsImatrix };
