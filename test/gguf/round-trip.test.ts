@@ -99,3 +99,10 @@ test("an aborted write leaves no file", async () => {
 test("tensor sizes follow block size and block bytes", () => {
   for (const type of ggmlTypes) expect(tensorBytes(type, [type.blockSize * 3, 5])).toBe(15 * type.blockBytes);
 });
+
+test("a disk that is too small is said before anything is written", async () => {
+  const file = path.join(folder, "vast.gguf");
+  const vast = newTensor("a", [2 ** 46], knownType("F32"), () => expect.fail("data was asked for"));
+  await expect(writeGguf(file, { entries: [], tensors: [vast] })).rejects.toThrow(/writing .*vast\.gguf needs 262144\.00 GiB in .* is free; free some space or choose another folder/);
+  expect(fs.readdirSync(folder).filter((name) => name.includes("vast"))).toEqual([]);
+});
