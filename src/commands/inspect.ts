@@ -81,7 +81,7 @@ function keysOf(model: GgufModel): Record<string, unknown> {
 
 function printAudit(model: GgufModel, audit: Audit, listed: readonly ListedTensor[] | undefined, keys: boolean, io: Io): void {
   const shards = audit.nShards > 1 ? `, ${audit.nShards} files` : "";
-  io.out(`${audit.file}: ${audit.architecture}${audit.fileType === undefined ? "" : `, ${audit.fileType}`}, ${formatFixed(audit.nParameters / 1e6, 1)} M parameters, ${formatBytes(audit.fileBytes)}${shards}`);
+  io.out(`${audit.file}: ${audit.architecture ?? "no model"}${audit.fileType === undefined ? "" : `, ${audit.fileType}`}, ${formatFixed(audit.nParameters / 1e6, 1)} M parameters, ${formatBytes(audit.fileBytes)}${shards}`);
   io.out(`GGUF version ${audit.version}${audit.littleEndian ? "" : ", big-endian"}, ${audit.nKeys} keys, ${audit.nTensors} tensors, ${formatMiB(audit.tensorBytes)} MiB of data, ${audit.bitsPerWeight.toFixed(2)} bits per weight`);
   io.out(`MTP: ${audit.mtp.advice}`);
   for (const remark of audit.remarks) io.out(`remark: ${remark}`);

@@ -1,4 +1,5 @@
 import * as fs from "node:fs";
+import * as path from "node:path";
 import * as z from "zod";
 import { defineCommand } from "../config/command.ts";
 import { forceOverwrite } from "../config/common.ts";
@@ -6,6 +7,7 @@ import type { ModelShape } from "../gguf/model-shape.ts";
 import { synthFileTypes } from "../gguf/synth/quantize-choice.ts";
 import { namedShapes, ShapeFile, shapeFromFile } from "../gguf/synth/shapes.ts";
 import { synthesize } from "../gguf/synth/synthesize.ts";
+import { readModelConfig } from "../hf/config.ts";
 import { UserError, errorMessage, hasErrorCode, usageError } from "../util/errors.ts";
 import { refuseOverwrite } from "../util/files.ts";
 import { formatBytes, formatFixed } from "../util/format.ts";
@@ -18,7 +20,7 @@ export const command = defineCommand({
   summary: "a loadable GGUF file with a model's shape and random weights, for speed runs before a download",
   details: `The types of the tensors are those that llama-quantize chooses. Text of such a file means nothing. Types: ${synthFileTypes.join(", ")}.`,
   options: z.strictObject({
-    shape: z.string().default("ornith-35b").meta({ description: `${[...namedShapes.keys()].join(", ")}, or a JSON file of sizes`, placeholder: "NAME|FILE.json" }),
+    shape: z.string().default("ornith-35b").meta({ description: `${[...namedShapes.keys()].join(", ")}, a JSON file of sizes, or a checkpoint's config.json`, placeholder: "NAME|FILE.json" }),
     type: fileType.default("IQ4_XS").meta({ description: "file type of the trunk", placeholder: "TYPE" }),
     headType: fileType.default("Q6_K").meta({ description: "type of the MTP head's matrices", placeholder: "TYPE" }),
     output: z.string().meta({ short: "o", description: "the GGUF file to write", placeholder: "FILE" }),
@@ -59,6 +61,10 @@ function readShape(name: string): ModelShape {
   } catch (error) {
     if (hasErrorCode(error, "ENOENT")) throw usageError(`--shape ${name} does not exist`);
     throw new UserError(`--shape ${name}: ${errorMessage(error)}`);
+  }
+  if (typeof json === "object" && json !== null && "model_type" in json) {
+    const { shape, nMtpLayers } = readModelConfig({ folder: path.dirname(name), config: json, tensors: new Map() });
+    return { ...shape, nNextnLayers: Math.min(1, nMtpLayers) };
   }
   const parsed = ShapeFile.safeParse(json);
   if (!parsed.success) throw usageError(`--shape ${name}: ${parsed.error.issues.map((issue) => `${issue.path.join(".")}: ${issue.message}`).join("; ")}`);

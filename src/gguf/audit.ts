@@ -19,7 +19,8 @@ export interface Audit {
   readonly version: number;
   readonly littleEndian: boolean;
   readonly alignment: number;
-  readonly architecture: string;
+  /** Undefined for a file that is no model, such as an importance matrix. */
+  readonly architecture: string | undefined;
   readonly name: string | undefined;
   readonly fileType: string | undefined;
   readonly nKeys: number;
@@ -38,6 +39,7 @@ export interface Audit {
 export function auditModel(model: GgufModel): Audit {
   const nParameters = model.tensors.reduce((n, t) => n + t.nElements, 0);
   const tensorBytes = model.tensors.reduce((n, t) => n + t.sizeBytes, 0);
+  const isModel = model.entries.has("general.architecture");
   const fileType = countKey(model, "general.file_type");
   return {
     file: model.file,
@@ -46,7 +48,7 @@ export function auditModel(model: GgufModel): Audit {
     version: model.version,
     littleEndian: model.littleEndian,
     alignment: model.alignment,
-    architecture: architecture(model),
+    architecture: isModel ? architecture(model) : undefined,
     name: stringKey(model, "general.name"),
     fileType: fileType === undefined ? undefined : fileTypeName(fileType),
     nKeys: model.entries.size,
@@ -55,11 +57,13 @@ export function auditModel(model: GgufModel): Audit {
     tensorBytes,
     bitsPerWeight: nParameters === 0 ? 0 : (8 * tensorBytes) / nParameters,
     types: typeTotals(model),
-    mtp: mtpStatus(model),
+    mtp: isModel ? mtpStatus(model) : notAModel,
     remarks: model.remarks,
-    problems: loadProblems(model),
+    problems: isModel ? loadProblems(model) : [],
   };
 }
+
+const notAModel: MtpStatus = { verdict: "none", nAdvertised: 0, blocks: [], nTrunkLayers: 0, blockCount: undefined, isHeadOnly: false, missing: [], advice: "general.architecture is missing: the file is no model." };
 
 function typeTotals(model: GgufModel): TypeTotal[] {
   const totals = new Map<string, TypeTotal>();

@@ -73,6 +73,16 @@ test("synth reads a shape from JSON", async () => {
   await expect(run("synth", "--shape", at("wrong.json"), "-o", at("x.gguf"))).rejects.toThrow(/--shape .*wrong\.json: .*layers/);
 });
 
+test("synth takes the sizes of a checkpoint", async () => {
+  await run("synth", "--shape", path.join(embeddedCheckpoint, "config.json"), "--type", "Q4_0", "-o", at("as-checkpoint.gguf"));
+  expect((await run("inspect", at("as-checkpoint.gguf"), "--json")).json).toMatchObject({ architecture: "qwen35moe", mtp: { verdict: "complete", nTrunkLayers: 8 }, problems: [] });
+});
+
+test("a file that is no model is shown as what it is", async () => {
+  await rewriteFile(at("whole.gguf"), at("no-model.gguf"), { entries: { "general.architecture": undefined } });
+  expect((await run("inspect", at("no-model.gguf"))).out).toMatch(/no model, Q8_0.*\n.*\nMTP: general\.architecture is missing: the file is no model\./);
+});
+
 test.each([
   [["inspect", "NOWHERE.gguf"], 1, "does not exist"],
   [["inspect"], 2, "<files>"],
