@@ -14,7 +14,7 @@ import { writeHeadGguf } from "./export.ts";
 import { FrozenTensors, type FrozenWeights } from "./frozen.ts";
 import { countParameters, nElements, parameterSpecs, type HeadWeights } from "./head-shape.ts";
 import { tokensPerDraft } from "./metrics.ts";
-import { compareWithRuntime, requireParity } from "./parity.ts";
+import { compareWithRuntime, parityLimitOf, requireParity } from "./parity.ts";
 import type { HeadParameters } from "./parameters.ts";
 import { fitRidge } from "./ridge.ts";
 import { learningRateAt, progressOf, stageAt, type Stage } from "./schedule.ts";
@@ -79,7 +79,7 @@ async function checkParity(options: TrainOptions, target: Target, frozen: Frozen
   if (document === undefined || document.tokens.length < nDepths + 16) throw new UserError(`${options.capture} has no document long enough to check parity on; capture more`);
   const depths = await compareWithRuntime({ target, frozen, weights, document, nDepths, device, llamaDir: options.llamaDir });
   hooks.onEvent({ event: "parity", depths });
-  requireParity(depths);
+  requireParity(depths, parityLimitOf(target));
 }
 
 class Run {
