@@ -52,7 +52,7 @@ export function collect(recipe: Recipe, folder: string): ReportData {
     profiles,
     artifacts: done.flatMap(({ record }) => artifactsOf(recipe, record)),
     correctness,
-    ...readExtras(done),
+    ...readExtras(recipe, done),
     recommendation,
     sections: recipe.sections.map((s) => ({ title: s.title, text: s.text ?? null, show: s.show, matrix: s.matrix ?? null, profiles: s.profiles?.map(named) ?? null, concurrency: s.concurrency ?? null })),
     steps: done.map(({ step, record }): StepInfo => ({ id: step.id, title: step.title, command: record.command, seconds: record.seconds, log: record.log })),

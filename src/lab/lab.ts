@@ -14,7 +14,7 @@ import { runMatrix } from "./matrix.ts";
 import { cachedRecord, planSteps, stepKey, type PlannedStep } from "./plan.ts";
 import type { Recipe } from "./recipe.ts";
 import { runVerb } from "./run-verb.ts";
-import { writeStepRecord, type StepRecord } from "./step-record.ts";
+import { beginStep, endStep, writeStepRecord, type StepRecord } from "./step-record.ts";
 
 export interface LabContext {
   readonly signal?: AbortSignal;
@@ -67,11 +67,13 @@ async function runStep(recipe: Recipe, plan: PlannedStep, key: string, folder: s
   const { step } = plan;
   const files = step.outputs.map((id) => ({ id, file: recipe.artifacts[id]?.file as string }));
   if (plan.sizeBytes > 0) requireDiskSpace(path.dirname(files[0]?.file ?? folder), plan.sizeBytes, step.title);
+  const canResume = (await beginStep(folder, step.id, key)) && context.fresh !== true && step.resume !== undefined && fs.existsSync(step.resume.when);
   // An output of an earlier run that no longer fits its inputs must not be taken for the new one.
-  for (const { file } of files) fs.rmSync(file, { recursive: true, force: true });
+  for (const { file } of canResume ? [] : files) fs.rmSync(file, { recursive: true, force: true });
+  if (canResume) context.note("goes on where it was stopped");
   const startMs = performance.now();
   const log = path.join(folder, "logs", `${step.id}.log`);
-  const done = step.run === undefined ? await matrixStep(recipe, plan, key, folder, context) : await verbStep(step.run, step.mayFail, log, label, context);
+  const done = step.run === undefined ? await matrixStep(recipe, plan, key, folder, context) : await verbStep([...step.run, ...(canResume ? (step.resume?.add ?? []) : [])], step.mayFail, log, label, context);
   const outputs: StepRecord["outputs"][number][] = [];
   for (const { id, file } of files) {
     if (!fs.existsSync(file)) throw new UserError(`${step.title} ended without writing ${file}; see ${log}`);
@@ -79,6 +81,7 @@ async function runStep(recipe: Recipe, plan: PlannedStep, key: string, folder: s
   }
   const seconds = Math.round((performance.now() - startMs) / 10) / 100;
   await writeStepRecord(folder, { id: step.id, key, title: step.title, command: plan.command, date: new Date().toISOString(), seconds, exitCode: done.exitCode, log: step.run === undefined ? null : path.relative(folder, log), outputs, result: done.result });
+  endStep(folder, step.id);
   context.note(`${label}: done in ${formatDuration(seconds * 1000)}`);
 }
 

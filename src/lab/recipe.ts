@@ -86,7 +86,9 @@ const Step = z
     /** Exit code 1 is a result too: a probe that failed is reported, not fatal. */
     mayFail: z.boolean().default(false),
     /** How the step's JSON result is shown in the report. */
-    report: z.enum(["determinism", "training", "shapes", "costs", "table"]).optional(),
+    report: z.enum(["determinism", "training", "evaluation", "shapes", "table"]).optional(),
+    /** A step that can go on where it was stopped: what it left is kept, and these words are added once `when` is there. */
+    resume: z.strictObject({ when: z.string(), add: words.default([]) }).optional(),
   })
   .refine((s) => (s.run === undefined) !== (s.matrix === undefined), "needs either `run` or `matrix`");
 
@@ -187,7 +189,7 @@ function fillRecipe(recipe: Recipe, sets: readonly string[], runsFolder: string,
     vars: values,
     artifacts,
     serve: fillAll(recipe.serve),
-    steps: recipe.steps.map((s) => ({ ...s, inputs: fillAll(s.inputs), ...(s.run === undefined ? {} : { run: fillAll(s.run) }) })),
+    steps: recipe.steps.map((s) => ({ ...s, inputs: fillAll(s.inputs), ...(s.run === undefined ? {} : { run: fillAll(s.run) }), ...(s.resume === undefined ? {} : { resume: { ...s.resume, when: fill(s.resume.when) } }) })),
     profiles: Object.fromEntries(
       Object.entries(recipe.profiles).map(([name, p]) => [
         name,

@@ -1,6 +1,13 @@
 /** Results of steps that the report shows with tables of their own: determinism, training, row shapes, costs, free tables. */
-import type { CostTable, Determinism, ExtraTable, ShapeRow, TrainingRun } from "../report/model.ts";
-import type { Step } from "./recipe.ts";
+import * as path from "node:path";
+import type { CostTableData } from "../engine/cost-table.ts";
+import type { TraceSummary } from "../engine/trace-summary.ts";
+import type { CostTable, Determinism, ExtraTable, ShapeRow, TrainingRun, TrainingSnapshot } from "../report/model.ts";
+import type { Evaluation } from "../train/evaluate.ts";
+import { readTrainLog } from "../train/train-log.ts";
+import type { TrainEvent } from "../train/train-options.ts";
+import { formatDuration, formatInteger } from "../util/format.ts";
+import type { Recipe, Step } from "./recipe.ts";
 import type { StepRecord } from "./step-record.ts";
 
 export interface Extras {
@@ -11,20 +18,88 @@ export interface Extras {
   readonly extra: readonly ExtraTable[];
 }
 
-/** Each verb's --json line carries its part of the report under `report`, in the report's own form. */
-export function readExtras(done: readonly { step: Step; record: StepRecord }[]): Extras {
-  const of = <T>(kind: NonNullable<Step["report"]>): T[] => done.filter(({ step }) => step.report === kind).flatMap(({ record }) => partsOf<T>(record.result));
+interface Done {
+  readonly step: Step;
+  readonly record: StepRecord;
+}
+
+export function readExtras(recipe: Recipe, done: readonly Done[]): Extras {
+  const of = (kind: NonNullable<Step["report"]>): readonly Done[] => done.filter(({ step }) => step.report === kind);
   return {
-    determinism: of<Determinism>("determinism"),
-    training: of<TrainingRun>("training"),
-    shapes: of<ShapeRow>("shapes"),
-    costs: of<CostTable>("costs"),
-    extra: of<ExtraTable>("table"),
+    determinism: of("determinism").flatMap(({ record }) => partsOf<Determinism>(record.result)),
+    training: [...of("training").map((d) => trainingRun(d)), ...of("evaluation").map((d) => evaluationRun(recipe, d))],
+    shapes: of("shapes").flatMap(shapeRows),
+    costs: of("shapes").flatMap(costTables),
+    extra: of("table").flatMap(({ record }) => partsOf<ExtraTable>(record.result)),
   };
 }
 
+/** A verb's --json line that carries its part in the report's own form, under `report`. */
 function partsOf<T>(result: unknown): T[] {
   if (typeof result !== "object" || result === null || !("report" in result)) return [];
   const { report } = result;
   return (Array.isArray(report) ? report : [report]) as T[];
+}
+
+/** `foretoken train`: its log has the curve, its result the end. */
+function trainingRun({ step, record }: Done): TrainingRun {
+  const end = record.result as Extract<TrainEvent, { event: "end" }> | undefined;
+  const folder = record.outputs.map((o) => o.file).find((file) => readTrainLog(file).length > 0);
+  const events = folder === undefined ? [] : readTrainLog(folder);
+  const points = events.flatMap((e) => (e.event === "validate" ? [{ step: e.step, loss: e.nll[0] ?? null, acceptance: e.acceptance }] : []));
+  const start = events.find((e) => e.event === "start");
+  const detail = [
+    ...(start?.event === "start" ? [`${formatInteger(start.nTrainable)} parameters on ${formatInteger(start.nTokens)} captured tokens, on ${start.device} in ${start.computeType}.`] : []),
+    ...(end === undefined ? [] : [`${formatInteger(end.step)} steps in ${formatDuration(end.elapsedMs)} (${end.reason}), ${end.medianStepMs.toFixed(0)} ms a step.`]),
+  ].join(" ");
+  return { name: step.title, detail, points, snapshots: [] };
+}
+
+/** `foretoken train --evaluate`: heads as the runtime judged them. */
+function evaluationRun(recipe: Recipe, { step, record }: Done): TrainingRun {
+  const evaluations = Array.isArray(record.result) ? (record.result as Evaluation[]) : [];
+  const snapshots = evaluations.flatMap((e): TrainingSnapshot[] =>
+    Object.entries(e.halves).map(([half, a]) => ({ label: e.headPaths.map((file) => headLabel(recipe, file)).join(" + ") || "head in the model", promptSet: `${half}, ${a.nPrompts} prompts`, acceptanceByPosition: a.rates, tokensPerRound: a.tokensPerDraft, tokPerSec: null, verdict: null })),
+  );
+  const first = evaluations[0];
+  return { name: step.title, detail: first === undefined ? "" : `Served with drafts of ${first.nMax}, at most ${first.maxTokens} new tokens, temperature ${first.temperature}. Tokens per round: 1 + accepted / drafts.`, points: [], snapshots };
+}
+
+function headLabel(recipe: Recipe, file: string): string {
+  const artifact = Object.values(recipe.artifacts).find((a) => path.resolve(a.file) === path.resolve(file));
+  return artifact === undefined ? path.basename(file, ".gguf") : `${artifact.label}${artifact.type === undefined ? "" : ` ${artifact.type}`}`;
+}
+
+/** What of `foretoken trace --json` is shown. */
+interface TraceRun {
+  readonly concurrency: number;
+  readonly tokPerSec: number;
+  readonly summary: TraceSummary;
+  readonly costTable?: CostTableData;
+  readonly nRequests?: number;
+}
+
+const traceRuns = (record: StepRecord): TraceRun[] => (Array.isArray(record.result) ? (record.result as TraceRun[]) : []);
+
+function shapeRows({ step, record }: Done): ShapeRow[] {
+  const requests = Number(step.run?.[step.run.findIndex((w) => w === "-n" || w === "--requests") + 1] ?? NaN);
+  return traceRuns(record).map(({ concurrency, tokPerSec, summary: s }) => ({
+    profile: `${step.title}, c${concurrency}`,
+    requests: Number.isNaN(requests) ? 0 : requests,
+    outputTokens: s.nEmitted,
+    tokPerSec,
+    decodeCalls: s.nDecodes,
+    forwards: s.nForwards,
+    rows: s.nRows,
+    logitRows: s.nOutputs,
+    shape: `\`${s.steadyShape}\` (${Math.round(100 * s.steadyShare)}% of decode steps)`,
+  }));
+}
+
+/** The gate's table: a whole step of so many sequences with so many drafts. */
+function costTables({ step, record }: Done): CostTable[] {
+  const table = traceRuns(record).findLast((r) => r.costTable !== undefined)?.costTable;
+  if (table === undefined) return [];
+  const cells = table.nSeqs.flatMap((sequences, i) => (table.stepMs[i] ?? []).map((ms, k) => ({ context: "step", sequences, rows: k + 1, ms })));
+  return [{ title: `Cost of a step, as the gate measured it (${step.title})`, cells }];
 }

@@ -38,3 +38,17 @@ export function readStepRecord(folder: string, id: string): StepRecord | undefin
 export async function writeStepRecord(folder: string, record: StepRecord): Promise<void> {
   await writeTextAtomic(fileOf(folder, record.id), `${JSON.stringify(record, null, 2)}\n`);
 }
+
+const startedFile = (folder: string, id: string): string => path.join(folder, "steps", `${id}.started`);
+
+/** Notes that a step begins under this key; true when an earlier run began it under the same key and did not end it. */
+export async function beginStep(folder: string, id: string, key: string): Promise<boolean> {
+  const file = startedFile(folder, id);
+  if (fs.existsSync(file) && fs.readFileSync(file, "utf8") === key) return true;
+  await writeTextAtomic(file, key);
+  return false;
+}
+
+export function endStep(folder: string, id: string): void {
+  fs.rmSync(startedFile(folder, id), { force: true });
+}

@@ -39,7 +39,7 @@ export const slug = (text: string): string => text.toLowerCase().replace(/[^a-z0
 function htmlBlock(block: Block): string {
   switch (block.kind) {
     case "heading":
-      return `<h${block.level} id="${slug(block.text)}">${inline(block.text)}</h${block.level}>`;
+      return block.level === 2 ? `<h2 id="${slug(block.text)}">${inline(block.text)}</h2>` : `<h3>${inline(block.text)}</h3>`;
     case "text":
       return paragraphs(block.text);
     case "table":

@@ -2,6 +2,7 @@
  * Figures as SVG without a browser: Observable Plot on linkedom, with a legend of its own so that a file stands alone.
  * Colours are CSS variables with light and dark values, so a page can set them and a file follows the viewer's scheme.
  */
+import { createHash } from "node:crypto";
 import * as Plot from "@observablehq/plot";
 import { parseHTML } from "linkedom";
 
@@ -56,8 +57,24 @@ export function drawFigure(title: string, legend: readonly LegendEntry[], size: 
   svg.setAttribute("height", String(height));
   svg.setAttribute("fill", "currentColor");
   const entries = legend.map((e, i) => legendEntry(e, (i % columns) * (size.width / columns), Math.floor(i / columns) * rowHeight));
-  const { outerHTML } = svg as unknown as { outerHTML: string };
+  const outerHTML = stableIds((svg as unknown as { outerHTML: string }).outerHTML);
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${size.width} ${height + top}" width="${size.width}" height="${height + top}" role="img" aria-label="${escapeXml(title)}" font-family="system-ui, sans-serif" font-size="12" color="var(--ink)" fill="currentColor">${entries.join("")}${outerHTML}</svg>`;
+}
+
+/** Plot numbers its clip paths over the life of the process; a report must come out the same each time, and ids differ between figures. */
+function stableIds(svg: string): string {
+  const neutral = svg.replace(/plot-clip-\d+/g, "plot-clip");
+  const own = createHash("sha256").update(neutral).digest("hex").slice(0, 8);
+  const numbers = [...new Set(svg.match(/plot-clip-\d+/g) ?? [])];
+  const defined = new Set<string>();
+  return svg
+    .replace(/plot-clip-\d+/g, (id) => `clip-${own}-${numbers.indexOf(id)}`)
+    .replace(/<clipPath id="([^"]+)">.*?<\/clipPath>/g, (whole, id: string) => {
+      // Marks that clip alike each bring the same definition.
+      if (defined.has(id)) return "";
+      defined.add(id);
+      return whole;
+    });
 }
 
 function legendEntry(entry: LegendEntry, x: number, y: number): string {

@@ -75,9 +75,12 @@ describe("renderReport", () => {
   };
 
   test("the same data gives the same bytes", () => {
-    const [a, b] = [renderReport(data), renderReport(structuredClone(data))];
-    expect(a.html).toBe(b.html);
+    const withInterval: ReportData = { ...data, rows: data.rows.map((r) => ({ ...r, tokPerSecInterval: { low: r.tokPerSec * 0.9, high: r.tokPerSec * 1.1 } })) };
+    const [a, b] = [renderReport(withInterval), renderReport(structuredClone(withInterval))];
+    expect(a.html === b.html).toBe(true);
     expect(a.markdown).toBe(b.markdown);
+    const ids = [...a.html.matchAll(/ id="([^"]+)"/g)].map((m) => m[1]);
+    expect(new Set(ids).size).toBe(ids.length);
     expect([...a.plots]).toEqual([...b.plots]);
   });
 
