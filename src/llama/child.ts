@@ -14,6 +14,8 @@ export interface ChildOptions {
   /** What runs, for messages: "quantize". */
   readonly what: string;
   readonly signal?: AbortSignal | undefined;
+  /** What the child gets when `signal` is aborted; one that it handles lets it finish what it keeps. */
+  readonly stopSignal?: NodeJS.Signals;
 }
 
 interface Note {
@@ -30,7 +32,7 @@ interface PendingCall {
 export class WorkChild implements Disposable {
   readonly #child: ChildProcess;
   readonly #options: ChildOptions;
-  readonly #stop = (): void => void this.#child.kill("SIGKILL");
+  readonly #stop = (): void => void this.#child.kill(this.#options.stopSignal ?? "SIGKILL");
   #pending: PendingCall | undefined;
   #stderrTail = "";
 
@@ -81,7 +83,7 @@ export class WorkChild implements Disposable {
 
   close(): void {
     this.#options.signal?.removeEventListener("abort", this.#stop);
-    this.#stop();
+    this.#child.kill("SIGKILL");
   }
 
   [Symbol.dispose](): void {
@@ -89,10 +91,18 @@ export class WorkChild implements Disposable {
   }
 }
 
-/** A child for one call. */
-export async function runInChild<Request extends object, Result>(options: ChildOptions & { readonly request: Request }): Promise<Result> {
-  using child = new WorkChild(options);
-  return await child.call<Request, Result>(options.request);
+export interface ChildRun<Request> extends ChildOptions {
+  readonly request: Request;
+  /** Every note the child sends while it works. */
+  readonly onNote?: (note: string) => void;
+}
+
+/** A child for one call. An aborted signal is thrown also when the child still answered. */
+export async function runInChild<Request extends object, Result>(run: ChildRun<Request>): Promise<Result> {
+  using child = new WorkChild(run);
+  const result = await child.call<Request, Result>(run.request, run.onNote);
+  run.signal?.throwIfAborted();
+  return result;
 }
 
 /** The assertion or error that libllama printed last, else how the process ended. */
