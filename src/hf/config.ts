@@ -100,21 +100,24 @@ function readShape(keys: Keys, architecture: Architecture): ModelShape {
     fullAttentionInterval: interval,
     isRecurrent: [],
     ssm: { convKernel: keys.count("linear_conv_kernel_dim"), stateSize: keyDim, groupCount: keys.count("linear_num_key_heads"), timeStepRank: keys.count("linear_num_value_heads") },
-    ...(architecture === "qwen35"
-      ? { feedForward: keys.count("intermediate_size") }
-      : {
-          experts: {
-            count: keys.count("num_experts"),
-            usedCount: keys.count("num_experts_per_tok"),
-            feedForward: keys.count("moe_intermediate_size"),
-            sharedFeedForward: keys.count("shared_expert_intermediate_size"),
-          },
-        }),
+    ...feedForwardSizes(keys, architecture),
     isTied: json["tie_word_embeddings"] === true,
   };
   keys.refuseIfMissing();
   if (keyDim !== valueDim) throw new UserError(`linear_key_head_dim ${keyDim} and linear_value_head_dim ${valueDim} differ; llama.cpp has one size (ssm.state_size) for both`);
   return { ...shape, isRecurrent: recurrentLayers(json["layer_types"], nLayers, interval) };
+}
+
+function feedForwardSizes(keys: Keys, architecture: Architecture): Pick<ModelShape, "experts" | "feedForward"> {
+  if (architecture === "qwen35") return { feedForward: keys.count("intermediate_size") };
+  return {
+    experts: {
+      count: keys.count("num_experts"),
+      usedCount: keys.count("num_experts_per_tok"),
+      feedForward: keys.count("moe_intermediate_size"),
+      sharedFeedForward: keys.count("shared_expert_intermediate_size"),
+    },
+  };
 }
 
 const asNumber = (value: unknown, fallback: number): number => (typeof value === "number" ? value : fallback);
