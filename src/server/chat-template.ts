@@ -68,7 +68,8 @@ export class ChatTemplate {
       ...this.#texts,
       messages: shown.map((message) => this.#normalize(message)),
       add_generation_prompt: addGenerationPrompt,
-      ...(tools.length === 0 ? {} : { tools }),
+      // Hugging Face's renderer passes none, not undefined: templates are written for that.
+      tools: tools.length === 0 ? null : tools,
     };
     let text: string;
     try {

@@ -148,6 +148,18 @@ export const completionCases = [
     assert.equal(body.choices[0].text, normal.choices[0].text);
   }),
 
+  ownCase("completions: log probabilities with drafts are those without", async (target) => {
+    const request = greedy(target, { logprobs: 1, ignore_eos: true, max_tokens: 24 });
+    const drafted = (await ok(target, PATH, request)).choices[0].logprobs;
+    const plain = (await ok(target, PATH, { ...request, speculative: { n_max: 0 } })).choices[0].logprobs;
+    for (const [i, value] of (plain.token_logprobs as number[]).entries()) {
+      // Kernels differ a little by the number of rows; once a token differs the texts are not comparable.
+      if (plain.tokens[i] !== drafted.tokens[i]) break;
+      assert.ok(Math.abs(value - drafted.token_logprobs[i]) < 0.1, `token ${i}: ${value} plain, ${drafted.token_logprobs[i]} with drafts`);
+    }
+    assert.equal(plain.tokens[0], drafted.tokens[0]);
+  }),
+
   ownCase("completions: timings and draft counts add up", async (target) => {
     const { timings, usage } = await ok(target, PATH, greedy(target));
     assert.equal(timings.predicted_n, usage.completion_tokens);

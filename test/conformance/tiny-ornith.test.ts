@@ -2,7 +2,8 @@
  * The suite on libllama with the embedded model: plain, and with an untrained head that drafts three tokens a step and
  * is verified sequentially, the mode that promises the text of plain decoding.
  */
-import { afterAll, beforeAll, describe, test } from "vitest";
+import OpenAI from "openai";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { parseArguments } from "../../src/config/options.ts";
 import { engineOptions } from "../../src/config/engine-options.ts";
 import { startEngineProcess, type EngineProcess } from "../../src/server/engine-process.ts";
@@ -36,6 +37,15 @@ describe.each([
   afterAll(async () => {
     await engine.close(0);
     await server.close(100);
+  });
+
+  test("the official client chats and streams", async () => {
+    const client = new OpenAI({ baseURL: `${server.url}/v1`, apiKey: "none", maxRetries: 0 });
+    const messages = [{ role: "user" as const, content: "Write a Python function that adds two numbers." }];
+    const whole = await client.chat.completions.create({ model: "tiny-ornith", messages, temperature: 0, max_tokens: 40 });
+    const streamed = await client.chat.completions.stream({ model: "tiny-ornith", messages, temperature: 0, max_tokens: 40 }).finalChatCompletion();
+    expect(whole.choices[0]?.message.content).toMatch(/def add\(/);
+    expect(streamed.choices[0]?.message.content).toBe(whole.choices[0]?.message.content);
   });
 
   for (const entry of suite.filter((c) => applies(c, { kind: "foretoken" }))) test(entry.name, async () => entry.run(target));
