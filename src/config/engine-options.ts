@@ -32,6 +32,7 @@ const modelFields = {
   cacheTypeK: cacheType.meta({ aliases: ["ctk"], description: "type of the K cache", placeholder: "TYPE" }),
   cacheTypeV: cacheType.meta({ aliases: ["ctv"], description: "type of the V cache", placeholder: "TYPE" }),
   kvUnified: z.boolean().default(true).meta({ aliases: ["kvu"], description: "one pool of KV cells for all sequences; off for exact runs" }),
+  kvPin: z.int().min(0).optional().meta({ description: "cells that a unified KV cache shows from the start, so that graphs are not rebuilt as it fills; 0 off; default: half of the cells, at most 8192, on a GPU", placeholder: "N" }),
   graphReuse: z.boolean().default(true).meta({ description: "reuse the compute graph while the row shape repeats" }),
 };
 
@@ -66,7 +67,7 @@ const runFields = {
   hostSlots: z.int().min(0).optional().meta({ description: "slots that keep all logits, for grammars, penalties, biases and logprobs", placeholder: "N" }),
   cacheRam: z.int().min(0).default(0).meta({ aliases: ["cram"], description: "MiB for saved prompts; 0 off", placeholder: "MIB" }),
   cachePrompt: z.boolean().default(false).meta({ description: "reuse a slot's history when a prompt extends it" }),
-  prefillWaitMs: z.number().min(0).default(150).meta({ description: "longest wait of a prompt to be read together with others, where that saves time while streams run; 0 never waits", placeholder: "MS" }),
+  prefillWaitMs: z.number().min(0).default(100).meta({ description: "longest wait of a prompt to be read together with others, where that saves time while streams run; 0 never waits", placeholder: "MS" }),
   trace: z.string().optional().meta({ description: "write a JSON line for every step", placeholder: "FILE" }),
   seed: z.int().min(0).max(0xffff_ffff).default(0).meta({ short: "s", description: "seed of requests that name none; 0: a new one each", placeholder: "N" }),
   llamaDir,

@@ -35,8 +35,10 @@ export class StepMeter {
   nDraft = 0;
   /** Time of the last step. */
   totalMs = 0;
-  /** True when the step before it had the same kind, sequences and draft length: its time says what such a step costs. */
+  /** True when the step repeated the shape of the one before and the target's graph was reused: its time says what such a step costs. */
   isSteady = false;
+  #nReused = 0;
+  #hasReuse = false;
   nEmitted = 0;
   nAccepted = 0;
 
@@ -69,7 +71,11 @@ export class StepMeter {
   end(): void {
     const shape = `${this.#kind} ${this.#shape} x ${this.#width}`;
     this.totalMs = this.#o.clock() - this.#startMs;
-    this.isSteady = shape === this.#lastShape;
+    const { nReusedGraphs } = this.#o.backend.target.counters();
+    const isReused = nReusedGraphs > this.#nReused;
+    this.#nReused = nReusedGraphs;
+    this.#hasReuse ||= isReused;
+    this.isSteady = shape === this.#lastShape && (isReused || !this.#hasReuse);
     this.#step++;
     if (this.#o.trace !== undefined) this.#record(this.#o.trace);
     this.#lastShape = shape;

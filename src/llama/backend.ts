@@ -51,6 +51,8 @@ export interface BackendOptions {
   readonly graphReuse?: boolean;
   /** "device-greedy": one argmax for all rows of a forward (batched-argmax.ts) instead of libllama's one a row. */
   readonly batchedArgmax?: boolean;
+  /** Cells that the KV caches show from the start, so that graphs need no rebuilding as they fill; 0 off. */
+  readonly nPinnedCells?: number;
   /** Repacked CPU weights; off for rows that are bitwise equal at every batch width. */
   readonly useExtraBuffers?: boolean;
   readonly llamaDir?: string | undefined;
@@ -152,6 +154,7 @@ export function planContexts(options: BackendOptions, model: { readonly nCtxTrai
     cacheTypeV: options.cacheTypeV ?? "f16",
     isGraphReused: options.graphReuse ?? true,
     isArgmaxBatched: options.batchedArgmax ?? true,
+    nPinnedCells: options.nPinnedCells ?? 0,
     ...(options.evalCallback === undefined ? {} : { evalCallback: options.evalCallback }),
   } as const;
   const slots = Array.from({ length: nSeq }, (_, seq): SlotSampling => (seq < nSlots ? (options.targetSampling ?? "host") : "host"));

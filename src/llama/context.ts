@@ -10,6 +10,7 @@ import { argmax } from "./argmax.ts";
 import type { LlamaApi } from "./api.ts";
 import type { Model } from "./model.ts";
 import { checkRows, createSequenceState, recordRows, type SequenceState } from "./row-check.ts";
+import { pinCell } from "./pin-cells.ts";
 import { createRows, type NativeRows } from "./rows.ts";
 import { DEVICE_TOP_K, type SamplerChains } from "./sampler.ts";
 import type { Pointer } from "./structs.ts";
@@ -25,6 +26,8 @@ export interface ContextParts {
   readonly isDraft: boolean;
   /** Whether hidden rows come out, of every row of a decode. */
   readonly hasHidden: boolean;
+  /** Occupy this cell with the sequence after the last one in `limits`; 0 does not. See pin-cells.ts. */
+  readonly pinnedCell: number;
 }
 
 export class LlamaContext implements DecodeContext, Disposable {
@@ -78,6 +81,7 @@ export class LlamaContext implements DecodeContext, Disposable {
     // takes the first of them, not those of the outputs.
     if (parts.hasHidden) this.#api.llama_set_embeddings_nextn(parts.pointer, true, false);
     if (parts.isDraft) this.#api.llama_set_nextn_layer_offset(parts.pointer, 0);
+    if (parts.pinnedCell > 0) pinCell(this.#api, parts.pointer, this.#native, limits.nSeq, parts.pinnedCell);
   }
 
   /** @throws after close. */

@@ -36,6 +36,8 @@ export interface ContextOptions {
   /** Whether the hidden rows of a decode come out: drafting needs the target's, a chain of drafts the head's own. */
   readonly hiddenRows: "all" | "none";
   /** Off: every decode builds its graph anew. For measuring what reuse is worth. */
+  /** Keep the visible length of the unified KV cache at this many cells from the start; 0 lets it grow. See pin-cells.ts. */
+  readonly nPinnedCells?: number;
   readonly isGraphReused?: boolean;
   readonly isArgmaxBatched?: boolean;
   /** Called by ggml around every node of a graph; slow. See forward-counter.ts. */
@@ -49,7 +51,8 @@ export function createContext(model: Model, options: ContextOptions): LlamaConte
   const nSeq = options.samplings.length;
   if (nSeq < 1 || nSeq > MAX_SEQ) throw new UserError(`${nSeq} sequences: libllama allows 1 to ${MAX_SEQ}; lower --parallel`);
   const chains = createChains(model.llama, options.samplings, options.isArgmaxBatched ?? true);
-  const params = contextParams(options, chains.configs, chains.n);
+  const isPinned = options.isKvUnified && (options.nPinnedCells ?? 0) > 1;
+  const params = contextParams(options, chains.configs, chains.n, isPinned ? 1 : 0);
   let pointer: Pointer | null = null;
   try {
     pointer = withGraphReuse(options.isGraphReused ?? true, () => api.llama_init_from_model(model.pointer, params));
@@ -68,7 +71,7 @@ export function createContext(model: Model, options: ContextOptions): LlamaConte
       nOutputsPerSeq: options.nOutputsPerSeq,
       nRollback: model.isRecurrent && !options.isDraft ? api.llama_n_rs_seq(pointer) : Infinity,
     };
-    return new LlamaContext({ model, pointer, chains, samplings: options.samplings, limits, isDraft: options.isDraft, hasHidden: options.hiddenRows === "all" });
+    return new LlamaContext({ model, pointer, chains, samplings: options.samplings, limits, isDraft: options.isDraft, hasHidden: options.hiddenRows === "all", pinnedCell: isPinned ? Math.min(options.nPinnedCells ?? 0, options.nCells) - 1 : 0 });
   } catch (error) {
     // Chains may be freed only after the context that has them.
     if (pointer !== null) api.llama_free(pointer);
@@ -86,7 +89,7 @@ function checkModel(model: Model, options: ContextOptions): void {
   if (options.nBatch < 1 || options.nUbatch < 1) throw new UserError(`--batch-size ${options.nBatch} and --ubatch-size ${options.nUbatch} must be at least 1`);
 }
 
-function contextParams(options: ContextOptions, samplers: Memory, nSamplers: number): ContextParams {
+function contextParams(options: ContextOptions, samplers: Memory, nSamplers: number, nReserved: number): ContextParams {
   const nSeq = options.samplings.length;
   const flash = { auto: -1, off: 0, on: 1 } as const;
   return {
@@ -94,10 +97,10 @@ function contextParams(options: ContextOptions, samplers: Memory, nSamplers: num
     n_ctx: options.nCells,
     n_batch: options.nBatch,
     n_ubatch: options.nUbatch,
-    n_seq_max: nSeq,
+    n_seq_max: nSeq + nReserved,
     n_rs_seq: options.isDraft ? 0 : options.nRollback,
     // More outputs than this abort the process; row-check.ts holds each sequence to its share.
-    n_outputs_max: Math.max(nSeq, Math.min(options.nBatch, nSeq * options.nOutputsPerSeq)),
+    n_outputs_max: Math.max(nSeq + nReserved, Math.min(options.nBatch, nSeq * options.nOutputsPerSeq)),
     n_outputs_max_per_seq: options.nOutputsPerSeq,
     n_threads: options.nThreads,
     n_threads_batch: options.nThreadsBatch,

@@ -62,6 +62,7 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
     nHostSlots: options.hostSlots ?? (slotSampling(options.sampling, gpus.length > 0, "device-top-k") === "host" ? 0 : 1),
     graphReuse: options.graphReuse,
     batchedArgmax: options.batchedArgmax,
+    nPinnedCells: options.kvPin ?? (gpus.length > 0 ? Math.min(8192, Math.floor(options.ctxSize / 2)) : 0),
     llamaDir: options.llamaDir,
     onProgress: (ratio) => {
       hooks.progress?.(ratio, "model");
@@ -147,8 +148,8 @@ function costTableFile(options: EngineOptions, backend: LlamaBackend, cacheDir?:
     return [path.resolve(file), size, mtimeMs];
   });
   const { device, library } = backend.description;
-  const { parallel, ctxSize, ubatchSize, flashAttn, kvUnified, graphReuse, specDraftNMax, specVerify, specCatchup, specDraftPad, sampling, specDraftSampling, batchedArgmax, cacheTypeK, cacheTypeV, threads } = options;
-  const key = JSON.stringify({ version: 3, identity, device, library, parallel, ctxSize, ubatchSize, flashAttn, kvUnified, graphReuse, specDraftNMax, specVerify, specCatchup, specDraftPad, sampling, specDraftSampling, batchedArgmax, cacheTypeK, cacheTypeV, threads });
+  const { parallel, ctxSize, ubatchSize, flashAttn, kvUnified, graphReuse, specDraftNMax, specVerify, specCatchup, specDraftPad, sampling, specDraftSampling, batchedArgmax, kvPin, cacheTypeK, cacheTypeV, threads } = options;
+  const key = JSON.stringify({ version: 3, identity, device, library, parallel, ctxSize, ubatchSize, flashAttn, kvUnified, graphReuse, specDraftNMax, specVerify, specCatchup, specDraftPad, sampling, specDraftSampling, batchedArgmax, kvPin, cacheTypeK, cacheTypeV, threads });
   const folder = cacheDir ?? path.join(process.env["XDG_CACHE_HOME"] ?? path.join(os.homedir(), ".cache"), "foretoken", "cost");
   return path.join(folder, `${createHash("sha256").update(key).digest("hex").slice(0, 24)}.json`);
 }

@@ -57,6 +57,9 @@ function along(points: readonly (readonly [number, number])[], x: number): numbe
 
 const bySize = (values: readonly (readonly number[])[], n: number, column: number): number => along(sizes.map((size, i) => [size, values[i]?.[column] as number] as const), n);
 
+/** A graph that is not reused costs two slow decodes: rebuilt and launched kernel by kernel, then captured anew. */
+const rebuildMs = { target: 7, head: 0.8 } as const;
+
 function decodeMs(role: "target" | "head", context: DecodeContext): number {
   const { n, seqs, outputs } = context.rows;
   const nSeqs = new Set(seqs.subarray(0, n)).size;
@@ -84,7 +87,8 @@ export interface VirtualLoad {
 }
 
 /** Runs a closed loop to its end. `rates` may change with the step number. */
-export function runVirtual(config: Partial<EngineConfig>, load: VirtualLoad, rates: (step: number) => readonly number[], nSlots = Math.max(16, load.concurrency)): VirtualRun {
+export function runVirtual(config: Partial<EngineConfig>, load: VirtualLoad, rates: (step: number) => readonly number[], options: { readonly isPinned?: boolean; readonly nSlots?: number; readonly table?: CostTableData } = {}): VirtualRun {
+  const nSlots = options.nSlots ?? Math.max(16, load.concurrency);
   const { promptLength = [145, 145], clientMs = 1.5 } = load;
   const rng = new Rng(5);
   let draftRates = rates(0);
@@ -106,13 +110,21 @@ export function runVirtual(config: Partial<EngineConfig>, load: VirtualLoad, rat
   const h = harness({ nMax: 3, ...config }, { nSeq: nSlots, nCtxSeq: 2048, nRows: 4096, nUbatch: 2560, nVocab: 4001, isDraftRight }, { clock: () => clock.now });
   for (const [role, context] of [["target", h.backend.target], ...h.backend.heads.map((head) => ["head", head] as const)] as const) {
     const decode = context.decode.bind(context);
+    let lastShape = "";
+    let nSlow = 0;
     context.decode = () => {
-      clock.now += decodeMs(role, context);
+      const { n, seqs, outputs } = context.rows;
+      let nCells = 0;
+      for (const history of (context as unknown as { history: number[][] }).history) nCells += history.length;
+      const shape = `${seqs.subarray(0, n).join()} ${outputs.subarray(0, n).join()} ${options.isPinned === true ? 0 : Math.ceil(nCells / 256)}`;
+      if (shape !== lastShape) nSlow = 2;
+      lastShape = shape;
+      clock.now += decodeMs(role, context) + (nSlow-- > 0 ? rebuildMs[role] : 0);
       decode();
       h.backend.log.length = 0;
     };
   }
-  if (config.gate === "adaptive") h.engine.gate.useTable(new CostTable(h200Table));
+  if (config.gate === "adaptive") h.engine.gate.useTable(new CostTable(options.table ?? h200Table));
   h.engine.prefillCost = { baseMs: h200Table.prefillBaseMs, rowMs: h200Table.prefillRowMs };
   let nSent = 0;
   const due: { id: number; atMs: number }[] = [];
