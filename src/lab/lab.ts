@@ -74,6 +74,7 @@ async function runStep(recipe: Recipe, plan: PlannedStep, key: string, folder: s
   const startMs = performance.now();
   const log = path.join(folder, "logs", `${step.id}.log`);
   const done = step.run === undefined ? await matrixStep(recipe, plan, key, folder, context) : await verbStep([...step.run, ...(canResume ? (step.resume?.add ?? []) : [])], step.mayFail, log, label, context);
+  if (step.run?.[0] === "pull" && files[0] !== undefined) linkPulled(done.result, files[0].file);
   const outputs: StepRecord["outputs"][number][] = [];
   for (const { id, file } of files) {
     if (!fs.existsSync(file)) throw new UserError(`${step.title} ended without writing ${file}; see ${log}`);
@@ -83,6 +84,13 @@ async function runStep(recipe: Recipe, plan: PlannedStep, key: string, folder: s
   await writeStepRecord(folder, { id: step.id, key, title: step.title, command: plan.command, date: new Date().toISOString(), seconds, exitCode: done.exitCode, log: step.run === undefined ? null : path.relative(folder, log), outputs, result: done.result });
   endStep(folder, step.id);
   context.note(`${label}: done in ${formatDuration(seconds * 1000)}`);
+}
+
+/** `pull` keeps files in the shared cache: the artifact is a link to the one file, or to the folder of the snapshot. */
+function linkPulled(result: unknown, link: string): void {
+  const { folder, files } = result as { folder: string; files: readonly { file: string }[] };
+  fs.mkdirSync(path.dirname(link), { recursive: true });
+  fs.symlinkSync(path.resolve(files.length === 1 && files[0] !== undefined && path.extname(link) !== "" ? files[0].file : folder), link);
 }
 
 async function matrixStep(recipe: Recipe, plan: PlannedStep, key: string, folder: string, context: LabContext): Promise<{ exitCode: number; result: unknown }> {

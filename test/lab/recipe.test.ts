@@ -64,7 +64,7 @@ describe("the recipes of the package", () => {
   });
 
   test.each(fs.readdirSync(path.join(recipes, "plans")))("plan %s is valid and its servers' flags are known", async (file) => {
-    const plan = loadCertifyPlan(path.join(recipes, "plans", file), ["model=m.gguf", "head=h.gguf"]);
+    const plan = loadCertifyPlan(path.join(recipes, "plans", file), ["model=m.gguf", "head=h.gguf", "h1=h1.gguf", "h2=h2.gguf"]);
     const serve = (await verbs["serve"]?.load())?.options;
     for (const server of plan.servers) {
       const words = server.command as string[];
