@@ -35,9 +35,9 @@ export interface ContextOptions {
   readonly isDraft: boolean;
   /** Whether the hidden rows of a decode come out: drafting needs the target's, a chain of drafts the head's own. */
   readonly hiddenRows: "all" | "none";
-  /** Off: every decode builds its graph anew. For measuring what reuse is worth. */
   /** Keep the visible length of the unified KV cache at this many cells from the start; 0 lets it grow. See pin-cells.ts. */
   readonly nPinnedCells?: number;
+  /** Off: every decode builds its graph anew. For measuring what reuse is worth. */
   readonly isGraphReused?: boolean;
   readonly isArgmaxBatched?: boolean;
   /** Called by ggml around every node of a graph; slow. See forward-counter.ts. */
