@@ -124,6 +124,8 @@ export class Engine implements EngineLoop {
       case "idle":
         this.slots.flush();
         return false;
+      case "gather":
+        return true;
       case "prefill":
         this.#prefill(plan.chunk);
         break;
@@ -159,6 +161,8 @@ export class Engine implements EngineLoop {
       maxRows: Math.min(nUbatch, nRows),
       maxRowsWhileStreaming: rowMs === 0 ? nUbatch : Math.max(minChunkRows, Math.floor((pauseMs - baseMs) / rowMs)),
       maxPad: Number.isFinite(nRollback) ? Math.min(maxPadRows, nRollback) : 0,
+      sinceArrivalMs: now - this.slots.lastArrivalMs,
+      burstSize: this.slots.burstSize,
       holdBack: {
         maxWaitMs: this.#config.prefillWaitMs,
         arrivalMs: Math.min(this.slots.arrivalMs(now), this.#nextEndMs(decoding) / this.slots.refillShare(now)),

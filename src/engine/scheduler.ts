@@ -27,7 +27,15 @@ export interface ScheduleInput {
   /** Most rows while sequences stream: bounds the pause of running streams. */
   readonly maxRowsWhileStreaming: number;
   readonly holdBack: HoldBack;
+  /** Time since the last arrival. */
+  readonly sinceArrivalMs: number;
+  /** Requests that usually arrive together. */
+  readonly burstSize: number;
 }
+
+/** Requests closer than this belong to one burst. */
+export const burstGapMs = 5;
+const maxGatherMs = 25;
 
 export interface HoldBack {
   /** Longest wait for company, 0: never wait. */
@@ -40,15 +48,24 @@ export interface HoldBack {
   readonly marginalShare: number;
 }
 
-export type Plan = { readonly kind: "idle" } | { readonly kind: "decode" } | { readonly kind: "prefill"; readonly chunk: PrefillChunk };
+export type Plan = { readonly kind: "idle" } | { readonly kind: "gather" } | { readonly kind: "decode" } | { readonly kind: "prefill"; readonly chunk: PrefillChunk };
 
 export function schedule(input: ScheduleInput): Plan {
   const { prefillLeft, nDecoding, nStreaming, maxPad } = input;
   if (prefillLeft.length === 0) return nDecoding > 0 ? { kind: "decode" } : { kind: "idle" };
+  if (nDecoding === 0 && shouldGather(input)) return { kind: "gather" };
   // Sequences whose prompts were part of the same burst do not stream yet: the burst is finished first.
   if (nStreaming > 0 && (input.decodeCreditMs < 0 || shouldHoldBack(input))) return { kind: "decode" };
   const maxRows = nStreaming > 0 ? Math.min(input.maxRows, input.maxRowsWhileStreaming) : input.maxRows;
   return { kind: "prefill", chunk: planPrefillChunk(prefillLeft, Math.max(1, maxRows), maxPad) };
+}
+
+/**
+ * An idle engine that usually gets its requests in bursts waits until no further one has come for a moment: the first of
+ * sixteen would otherwise be read alone, and the other fifteen wait for it.
+ */
+export function shouldGather({ prefillLeft, isFreshPrefill, nFreeSlots, waitedMs, sinceArrivalMs, burstSize }: ScheduleInput): boolean {
+  return isFreshPrefill && nFreeSlots > 0 && prefillLeft.length < Math.round(burstSize) && sinceArrivalMs < burstGapMs && waitedMs < maxGatherMs;
 }
 
 /**

@@ -9,6 +9,7 @@ import type { Drafter } from "./drafters/drafter.ts";
 import type { EventSink } from "./loop.ts";
 import { canServe, chooseSlot, reusableHistory, type FreeSlot } from "./placement.ts";
 import type { EngineEvent, FinishEvent, FinishReason, GenerateRequest } from "./request.ts";
+import { burstGapMs } from "./scheduler.ts";
 import { Sequence, type SequencePhase, type SequenceShape } from "./sequence.ts";
 import type { EngineTotals } from "./totals.ts";
 
@@ -46,7 +47,10 @@ export class Slots {
   #queue: Waiting[] = [];
   #outbox: EngineEvent[] = [];
   #arrivals = 0;
-  #lastArrivalMs = 0;
+  lastArrivalMs = -Infinity;
+  #nInBurst = 0;
+  /** Size of late bursts: requests that arrive within a few milliseconds of each other. */
+  burstSize = 1;
   /** Ends of requests that no arrival has followed yet, oldest first. */
   #finishedMs: number[] = [];
   /** Share of ended requests that another follows at once: near 1 under a closed loop, near 0 for lone users. */
@@ -64,7 +68,18 @@ export class Slots {
 
   /** Mean time between arrivals over the last seconds; long when few came. */
   arrivalMs(now: number): number {
-    return arrivalMemoryMs / (this.#arrivals * Math.exp((this.#lastArrivalMs - now) / arrivalMemoryMs));
+    return arrivalMemoryMs / (this.#arrivals * Math.exp((this.lastArrivalMs - now) / arrivalMemoryMs));
+  }
+
+  /** A larger burst teaches at once; smaller ones, when a gap has ended them, by halves. */
+  #noteBurst(now: number): void {
+    if (now - this.lastArrivalMs < burstGapMs) {
+      this.#nInBurst++;
+      this.burstSize = Math.max(this.burstSize, this.#nInBurst);
+      return;
+    }
+    if (this.#nInBurst > 0) this.burstSize = (this.burstSize + this.#nInBurst) / 2;
+    this.#nInBurst = 1;
   }
 
   /** How likely the end of a running request brings a new one. */
@@ -107,8 +122,9 @@ export class Slots {
       return true;
     }
     if (this.#queue.length >= this.#d.config.maxQueue) return false;
-    this.#arrivals = this.#arrivals * Math.exp((this.#lastArrivalMs - now) / arrivalMemoryMs) + 1;
-    this.#lastArrivalMs = now;
+    this.#arrivals = this.#arrivals * Math.exp((this.lastArrivalMs - now) / arrivalMemoryMs) + 1;
+    this.#noteBurst(now);
+    this.lastArrivalMs = now;
     this.#forgetFinished(now);
     if (this.#finishedMs.shift() !== undefined) this.#refillShare += refillRate * (1 - this.#refillShare);
     this.#queue.push({ request, atMs: now });

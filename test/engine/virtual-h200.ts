@@ -128,7 +128,13 @@ export function runVirtual(config: Partial<EngineConfig>, load: VirtualLoad, rat
   h.engine.prefillCost = { baseMs: h200Table.prefillBaseMs, rowMs: h200Table.prefillRowMs };
   let nSent = 0;
   const due: { id: number; atMs: number }[] = [];
-  const send = (atMs: number): void => void (nSent < load.nRequests && due.push({ id: nSent++, atMs }));
+  // Requests that become due together reach the engine one after the other: HTTP takes its time with each.
+  let lastAtMs = -Infinity;
+  const send = (atMs: number): void => {
+    if (nSent === load.nRequests) return;
+    lastAtMs = Math.max(atMs, lastAtMs + 0.7);
+    due.push({ id: nSent++, atMs: lastAtMs });
+  };
   for (let i = 0; i < load.concurrency; i++) send(0);
   const sentMs = new Map<number, number>();
   const ttfts: number[] = [];
@@ -146,7 +152,10 @@ export function runVirtual(config: Partial<EngineConfig>, load: VirtualLoad, rat
       h.engine.submit(request(d.id, Array.from({ length }, () => rng.below(4000)), { maxTokens: load.maxTokens, ignoreEos: true }));
     }
     draftRates = rates(nSteps++);
+    const beforeMs = clock.now;
     const isBusy = h.engine.step();
+    // A step without a decode waits for company.
+    if (isBusy && clock.now === beforeMs) clock.now += 0.25;
     for (; seen < h.events.length; seen++) {
       const event = h.events[seen];
       if (event?.kind === "tokens") {

@@ -1,0 +1,99 @@
+/**
+ * The gate on a virtual clock with the costs measured on an H200 (virtual-h200.ts): it must be within 2% of the best
+ * fixed draft length wherever that lies, and find it again when acceptance changes.
+ */
+import { describe, expect, test } from "vitest";
+import { CostTable } from "../../src/engine/cost-table.ts";
+import { Gate } from "../../src/engine/gate.ts";
+import { Rng } from "../../src/util/rng.ts";
+import { h200Table } from "./virtual-h200.ts";
+
+type Rates = readonly [number, number, number];
+const changeMs = h200Table.changeMs;
+
+/** Tokens per ms of `nSteps` steps of n sequences; `fixed` skips the gate. */
+function run(n: number, ratesAt: (step: number) => Rates, nSteps: number, fixed?: number, onStep?: (step: number, k: number) => void): number {
+  const truth = new CostTable(h200Table);
+  const gate = new Gate({ mode: "adaptive", nMax: 3 }, new CostTable(h200Table));
+  const rng = new Rng(n);
+  let ms = 0;
+  let tokens = 0;
+  let last = fixed ?? -1;
+  for (let step = 0; step < nSteps; step++) {
+    const k = fixed ?? gate.choose(n, 3);
+    const rates = ratesAt(step);
+    ms += truth.stepMs(n, k) + (k === last ? 0 : changeMs);
+    last = k;
+    for (let i = 0; i < n; i++) {
+      const u = rng.uniform();
+      let accepted = 0;
+      while (accepted < k && u < (rates[accepted] as number)) accepted++;
+      tokens += accepted + 1;
+      gate.note(k, accepted);
+    }
+    gate.endStep(n, k, undefined);
+    onStep?.(step, k);
+  }
+  return tokens / ms;
+}
+
+const acceptances: readonly Rates[] = [
+  [0.95, 0.81, 0.65],
+  [0.72, 0.62, 0.39],
+  [0.01, 0.0001, 0],
+];
+
+describe.each(acceptances.map((rates) => ({ rates })))("acceptance $rates", ({ rates }) => {
+  test.each([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64])("%i sequences: within 2%% of the best fixed length", (n) => {
+    const best = Math.max(...[0, 1, 2, 3].map((k) => run(n, () => rates, 4000, k)));
+    expect(run(n, () => rates, 4000)).toBeGreaterThan(0.98 * best);
+  });
+});
+
+describe("acceptance that changes in mid-run", () => {
+  const good: Rates = [0.95, 0.81, 0.65];
+  const bad: Rates = [0.01, 0.0001, 0];
+
+  /** Rate of the steps from `from` on, against the best fixed length under the rates of then. */
+  function share(n: number, before: Rates, after: Rates): number {
+    const change = 1000;
+    const settled = change + 200;
+    let rateAfter = 0;
+    const chosen: number[] = [];
+    run(n, (step) => (step < change ? before : after), settled + 400, undefined, (step, k) => {
+      if (step >= settled) chosen.push(k);
+    });
+    const table = new CostTable(h200Table);
+    const rate = (k: number): number => (1 + after.slice(0, k).reduce((a, b) => a + b, 0)) / table.stepMs(n, k);
+    const best = Math.max(...[0, 1, 2, 3].map(rate));
+    for (const k of chosen) rateAfter += rate(k) / best;
+    return rateAfter / chosen.length;
+  }
+
+  test.each([1, 4, 8, 16, 64])("%i sequences: back near the best length within 200 steps, both ways", (n) => {
+    expect(share(n, bad, good)).toBeGreaterThan(0.96);
+    expect(share(n, good, bad)).toBeGreaterThan(0.96);
+  });
+});
+
+test("where no acceptance could pay the gate never drafts", () => {
+  const table = new CostTable({ nSeqs: [1, 4], stepMs: [[1, 2.1, 3.3], [4, 8.2, 12.4]], changeMs: 0, prefillBaseMs: 0, prefillRowMs: 1 });
+  const gate = new Gate({ mode: "adaptive", nMax: 2 }, table);
+  for (let step = 0; step < 1000; step++) {
+    expect(gate.choose(4, 2)).toBe(0);
+    gate.endStep(4, 0, undefined);
+  }
+  expect(gate.reason).toBe("cannot-pay");
+  expect(gate.isDrafting).toBe(false);
+});
+
+test("the cap of a step is obeyed, also in a probe and in fixed mode", () => {
+  const gate = new Gate({ mode: "adaptive", nMax: 3 }, new CostTable(h200Table));
+  for (let step = 0; step < 300; step++) {
+    const k = gate.choose(1, 1);
+    expect(k).toBeLessThanOrEqual(1);
+    gate.note(k, 0);
+    gate.endStep(1, k, undefined);
+  }
+  expect(new Gate({ mode: "fixed", nMax: 3 }).choose(1, 2)).toBe(2);
+});
