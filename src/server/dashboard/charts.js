@@ -29,7 +29,7 @@ export function createPlot(element, series) {
       padding: [10, 18, 0, 0],
       cursor: { y: false },
       scales: { x: { range: (_, __, max) => [max - SECONDS, max] }, y: { range: (_, __, max) => [0, Math.max(1, max * 1.12)] } },
-      axes: [axis({ size: 26, splits: (_, __, min, max) => minutes(min, max), values: (_, ticks) => ticks.map((t) => ago(t - (data[0].at(-1) ?? t))) }), axis({ size: 46, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000], values: (_, ticks) => ticks.map((t) => String(t)) })],
+      axes: [axis({ size: 26, splits: (_, __, min, max) => (data[0].length === 0 ? [] : minutes(min, max)), values: (_, ticks) => ticks.map((t) => ago(t - (data[0].at(-1) ?? t))) }), axis({ size: 46, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000], values: (_, ticks) => ticks.map((t) => String(t)) })],
       legend: { markers: { width: 0, fill: (_, i) => colour(series[i - 1].colour), stroke: () => "transparent" } },
       series: [{ label: "", value: (_, t) => (t === null || t === undefined ? "" : ago(t - (data[0].at(-1) ?? t))) }, ...series.map(lineOf)],
     };
