@@ -19,7 +19,9 @@ export function forkEngine(entry: URL | string, onText: (text: string) => void):
 
 /** A TypeScript entry needs tsx in the child, also when this process was started without it (vitest). */
 function execArgvFor(file: string): string[] {
-  const inherited = process.execArgv.filter((argument) => !/^--(inspect|cpu-prof|heap-prof)/.test(argument));
+  // A program given with --eval is not the child's: it would run again in every child, without end.
+  const isEvalText = (i: number): boolean => /^(-e|-p|-pe|--eval|--print)$/.test(process.execArgv[i - 1] ?? "");
+  const inherited = process.execArgv.filter((argument, i) => !/^(--(inspect|cpu-prof|heap-prof|eval|print|input-type)|-e$|-p$|-pe$)/.test(argument) && !isEvalText(i));
   if (!file.endsWith(".ts") || inherited.some((argument) => argument.includes("tsx"))) return inherited;
   return [...inherited, "--import", createRequire(import.meta.url).resolve("tsx")];
 }

@@ -10,6 +10,7 @@ import { writeMtpCheckpoint, type HeadTensor, type MtpCheckpointResult } from ".
 import { mtpName } from "../hf/tensor-names.ts";
 import { UserError } from "../util/errors.ts";
 import { nElements, parameterSpecs, type HeadShape, type HeadWeights } from "./head-shape.ts";
+import type { FrozenWeights } from "./frozen.ts";
 import type { Target } from "./target.ts";
 
 /** Norms and routers stay F32, as the converter writes them. */
@@ -19,7 +20,7 @@ const isKeptF32 = (name: string, ne: readonly number[]): boolean => ne.length ==
  * The head as a GGUF of its own: the target's metadata with one MTP layer, its embedding, final norm and LM head as
  * they are, and the block at `blk.nLayers`.
  */
-export async function writeHeadGguf(file: string, target: Target, weights: HeadWeights, type: FloatType): Promise<void> {
+export async function writeHeadGguf(file: string, target: Target, weights: HeadWeights, type: FloatType, outer: readonly TensorInput[] = outerTensors(target)): Promise<void> {
   const { gguf, model, head } = target;
   const key = (name: string): string => modelKey(gguf, name);
   const shape = { ...model, nNextnLayers: 1 };
@@ -32,8 +33,19 @@ export async function writeHeadGguf(file: string, target: Target, weights: HeadW
   const entries: EntryInput[] = kept.map((entry) => replaced.get(entry.key) ?? entry);
   if (!gguf.entries.has(key("attention.recurrent_layers"))) entries.push(recurrentLayersEntry(shape));
   entries.push(u32Entry(key("nextn_predict_layers"), 1));
-  const outer = ["token_embd.weight", "output_norm.weight", "output.weight"].flatMap((name) => gguf.tensors.filter((t) => t.name === name).map((t) => copiedTensor(t)));
   await writeGguf(file, { entries, tensors: [...outer, ...blockTensors(head, weights, model.nLayers, type)] });
+}
+
+/** What the head shares with its target, byte for byte. */
+function outerTensors({ gguf }: Target): TensorInput[] {
+  return ["token_embd.weight", "output_norm.weight", "output.weight"].flatMap((name) => gguf.tensors.filter((t) => t.name === name).map((t) => copiedTensor(t)));
+}
+
+/** The same in F32, so that the runtime computes in F32 throughout. */
+export function outerTensorsF32(target: Target, frozen: FrozenWeights): TensorInput[] {
+  const f32 = (name: string, values: Float32Array): TensorInput => newTensor(name, [target.head.nEmbd, target.head.nVocab], knownType("F32"), () => [new Uint8Array(values.buffer, values.byteOffset, values.byteLength)]);
+  const norm = outerTensors(target).filter((t) => t.name === "output_norm.weight");
+  return [f32("token_embd.weight", frozen.embedding), ...norm, ...(target.model.isTied ? [] : [f32("output.weight", frozen.lmHead)])];
 }
 
 function blockTensors(shape: HeadShape, weights: HeadWeights, layer: number, type: FloatType): TensorInput[] {

@@ -15,7 +15,7 @@ import { loadModel } from "../llama/model.ts";
 import { UserError } from "../util/errors.ts";
 import { createBatch, fillBatch } from "./batch.ts";
 import type { HiddenRows } from "./dataset.ts";
-import { writeHeadGguf } from "./export.ts";
+import { outerTensorsF32, writeHeadGguf } from "./export.ts";
 import { FrozenTensors, type FrozenWeights } from "./frozen.ts";
 import type { HeadWeights } from "./head-shape.ts";
 import { allGroupsFrozen, HeadParameters } from "./parameters.ts";
@@ -26,7 +26,7 @@ export interface ParityDepth {
   readonly nRows: number;
   readonly worst: number;
   readonly mean: number;
-  /** Rows whose greedy token is the same. */
+  /** Rows whose greedy token is the same, or tied within `tieLogits`. */
   readonly nTop1Equal: number;
 }
 
@@ -52,6 +52,10 @@ export interface ParityOptions {
   readonly llamaDir: string | undefined;
 }
 
+/** Two best tokens this close are equal in F32 but for the order of additions. */
+const tieLogits = 1e-3;
+/** A larger LM head stays in its own type for the comparison: its products are then rounded, and ties may fall either way. */
+const mostF32Bytes = 512 << 20;
 const longest = 96;
 const anchorStep = 5;
 
@@ -61,7 +65,8 @@ export async function compareWithRuntime(options: ParityOptions): Promise<Parity
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), "foretoken-parity-"));
   try {
     const file = path.join(folder, "head.gguf");
-    await writeHeadGguf(file, options.target, options.weights, "F32");
+    const isSmall = options.frozen.lmHead.byteLength <= mostF32Bytes;
+    await writeHeadGguf(file, options.target, options.weights, "F32", isSmall ? outerTensorsF32(options.target, options.frozen) : undefined);
     return runtimeDepths(options, file, n, own);
   } finally {
     fs.rmSync(folder, { recursive: true, force: true });
@@ -135,7 +140,8 @@ function runtimeDepths({ document, nDepths, llamaDir, target }: ParityOptions, f
       if ((runtime[i] as number) > (runtime[bestRuntime] as number)) bestRuntime = i;
     }
     into.nRows++;
-    if (best === bestRuntime) into.nTop1Equal++;
+    const isTie = (mine[best] as number) - (mine[bestRuntime] as number) <= tieLogits;
+    if (best === bestRuntime || isTie) into.nTop1Equal++;
   };
   const hidden = new Float32Array((n + 1) * context.nEmbd);
   decodeFloats(bytesOf(document.rows(0, n)), "F16", hidden.subarray(context.nEmbd));
