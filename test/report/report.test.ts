@@ -1,5 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { recommend } from "../../src/lab/rules.ts";
+import { changesBetween, compareBlocks } from "../../src/report/compare.ts";
+import { markdownDocument } from "../../src/report/markdown.ts";
 import type { ReportData } from "../../src/report/model.ts";
 import * as tables from "../../src/report/tables.ts";
 import { renderReport } from "../../src/report/write.ts";
@@ -114,5 +116,26 @@ describe("renderReport", () => {
   test("no number is made up: nothing measured is n/a, never NaN or undefined", () => {
     const { html, markdown } = renderReport(data);
     for (const text of [html, markdown]) expect(text).not.toMatch(/NaN|undefined|Infinity|\[object/);
+  });
+});
+
+describe("comparing two runs", () => {
+  const withIntervals = (data: ReportData, factor: number): ReportData => ({ ...data, rows: data.rows.map((r) => ({ ...r, tokPerSec: r.tokPerSec * factor, tokPerSecInterval: { low: r.tokPerSec * factor * 0.95, high: r.tokPerSec * factor * 1.05 } })) });
+
+  test("a change counts only when the intervals do not touch", () => {
+    const before = withIntervals(bootstrapReport, 1);
+    expect(new Set(changesBetween(before, withIntervals(bootstrapReport, 1.2)).map((c) => c.verdict))).toEqual(new Set(["faster"]));
+    expect(new Set(changesBetween(before, withIntervals(bootstrapReport, 0.8)).map((c) => c.verdict))).toEqual(new Set(["slower"]));
+    expect(new Set(changesBetween(before, withIntervals(bootstrapReport, 1.05)).map((c) => c.verdict))).toEqual(new Set(["unclear"]));
+    expect(new Set(changesBetween(bootstrapReport, withIntervals(bootstrapReport, 2)).map((c) => c.verdict))).toEqual(new Set(["unclear"]));
+  });
+
+  test("says what is in one only, which files differ, and when the machines do", () => {
+    const other: ReportData = { ...trainedReport, artifacts: bootstrapReport.artifacts.map((a) => ({ ...a, sha256: "ff" })), rows: bootstrapReport.rows.slice(1), conditions: { ...trainedReport.conditions, machine: "another" } };
+    const text = markdownDocument("t", compareBlocks(bootstrapReport, other));
+    expect(text).toContain("Only in A: IQ4_XS target only at c1");
+    expect(text).toContain("| ornith-1.0-35b-IQ4_XS.gguf |  | ff | differs |");
+    expect(text).toContain("The machines differ");
+    expect(markdownDocument("t", compareBlocks(bootstrapReport, trainedReport))).toContain("have no measurement in common");
   });
 });
