@@ -29,6 +29,7 @@ const options = z.strictObject({
   topK: z.int().min(0).default(40).meta({ description: "top-k of the requests" }),
   warmup: z.int().min(0).default(1).meta({ description: "bursts run before the measured requests and discarded" }),
   predict: z.string().optional().meta({ description: "only compute forwards of one decode from rows per slot, for example 3,3,1,3", placeholder: "ROWS" }),
+  record: z.string().optional().meta({ description: "write prompts and outputs as token ids, for --spec-oracle", placeholder: "FILE" }),
   output: z.string().optional().meta({ short: "o", description: "write every step as a JSON line", placeholder: "FILE" }),
 });
 type TraceOptions = z.output<typeof options>;
@@ -61,7 +62,7 @@ export const command = defineCommand({
 });
 
 function runAll(o: TraceOptions, model: string): TraceRun[] {
-  const { requests, concurrency, promptLen, promptSpread, maxTokens, temperature, topK, warmup, predict: _, output, ...engine } = o;
+  const { requests, concurrency, promptLen, promptSpread, maxTokens, temperature, topK, warmup, predict: _, record, output, ...engine } = o;
   const parsed = engineOptions.parse({ ...engine, model, specSynthRates: o.specSynthRates?.join(","), trace: undefined });
   checkEngineOptions(parsed);
   const progress = createProgress("loading", { total: 100, format: (percent) => String(Math.round(percent)) });
@@ -72,8 +73,9 @@ function runAll(o: TraceOptions, model: string): TraceRun[] {
   const fd = output === undefined ? undefined : fs.openSync(output, "w");
   const runs: TraceRun[] = [];
   const load = { promptLen, promptSpread, maxTokens, temperature, topK, seed: o.seed + 1 };
+  const recorded: { prompt: number[]; output: number[] }[] = [];
   for (const c of concurrency.length > 0 ? concurrency : [parsed.parallel]) {
-    const drive = (n: number): { ms: number; ttftMs: number[]; nOutput: number } => closedLoop(opened.engine, { ...load, nRequests: n, concurrency: c }, (handler) => void (onEvent = handler));
+    const drive = (n: number): { ms: number; ttftMs: number[]; nOutput: number } => closedLoop(opened.engine, { ...load, nRequests: n, concurrency: c }, (handler) => void (onEvent = handler), record === undefined ? undefined : recorded);
     if (warmup > 0) drive(warmup * c);
     opened.engine.resetTotals();
     records = [];
@@ -94,6 +96,7 @@ function runAll(o: TraceOptions, model: string): TraceRun[] {
     });
   }
   if (fd !== undefined) fs.closeSync(fd);
+  if (record !== undefined) fs.writeFileSync(record, recorded.map((r) => `${JSON.stringify(r)}\n`).join(""));
   opened.engine.checkIntegrity();
   opened.engine.close();
   return runs;
@@ -111,9 +114,10 @@ interface Load {
 }
 
 /** Keeps `concurrency` requests in flight until all are done. */
-function closedLoop(engine: ReturnType<typeof openEngine>["engine"], load: Load, listen: (handler: (event: EngineEvent) => void) => void): { ms: number; ttftMs: number[]; nOutput: number } {
+function closedLoop(engine: ReturnType<typeof openEngine>["engine"], load: Load, listen: (handler: (event: EngineEvent) => void) => void, recorded?: { prompt: number[]; output: number[] }[]): { ms: number; ttftMs: number[]; nOutput: number } {
   const rng = new Rng(load.seed);
   const sentMs = new Map<number, number>();
+  const outputs = new Map<number, { prompt: number[]; output: number[] }>();
   const ttftMs: number[] = [];
   let nSent = 0;
   let nOutput = 0;
@@ -121,10 +125,12 @@ function closedLoop(engine: ReturnType<typeof openEngine>["engine"], load: Load,
     if (nSent === load.nRequests) return;
     const id = nSent++;
     const length = load.promptLen + (load.promptSpread === 0 ? 0 : rng.below(2 * load.promptSpread + 1) - load.promptSpread);
+    const prompt = Int32Array.from({ length: Math.max(1, length) }, () => 300 + rng.below(Math.max(1, (engine.info.nVocab >> 1) - 300)));
+    if (recorded !== undefined) outputs.set(id, { prompt: [...prompt], output: [] });
     sentMs.set(id, performance.now());
     engine.submit({
       id,
-      prompt: Int32Array.from({ length: Math.max(1, length) }, () => 300 + rng.below(Math.max(1, (engine.info.nVocab >> 1) - 300))),
+      prompt,
       maxTokens: load.maxTokens,
       sampling: { ...greedySampling, temperature: load.temperature, topK: load.topK, seed: load.seed * 1000 + id },
       stop: [],
@@ -139,6 +145,7 @@ function closedLoop(engine: ReturnType<typeof openEngine>["engine"], load: Load,
   listen((event) => {
     if (event.kind === "tokens") {
       nOutput += event.tokens.length;
+      outputs.get(event.id)?.output.push(...event.tokens);
       const sent = sentMs.get(event.id);
       if (sent !== undefined) ttftMs.push(performance.now() - sent);
       sentMs.delete(event.id);
@@ -151,6 +158,7 @@ function closedLoop(engine: ReturnType<typeof openEngine>["engine"], load: Load,
   for (let i = 0; i < load.concurrency; i++) submit();
   while (nDone < load.nRequests) engine.step();
   while (engine.step()) continue;
+  recorded?.push(...outputs.values());
   return { ms: performance.now() - startMs, ttftMs, nOutput };
 }
 

@@ -69,7 +69,7 @@ function checkTensorLayout(ops: Ops): boolean {
   if (context === null) return false;
   const matrix = ops.new2d(context, 0, 7n, 5n);
   const view = words(ops.view1d(context, matrix, 7n, 84n), tensorWords.bytes);
-  const isKnown = view[tensorWords.ne0] === 7n && view[tensorWords.viewSource] === BigInt(matrix) && view[tensorWords.viewOffset] === 84n;
+  const isKnown = view[tensorWords.ne0] === 7n && view[tensorWords.viewSource] === matrix && view[tensorWords.viewOffset] === 84n;
   ops.free(context);
   return isKnown;
 }
@@ -84,7 +84,7 @@ function createInterface(ops: Ops): Shared {
   const keep: unknown[] = [];
   const callback = (result: string, args: readonly string[], run: (...args: never[]) => unknown): Pointer => {
     const type = koffi.pointer(koffi.proto(result, [...args]));
-    const pointer = koffi.register(run as (...args: unknown[]) => unknown, type);
+    const pointer = koffi.register(run, type);
     keep.push(run, pointer);
     return pointer;
   };
@@ -95,7 +95,7 @@ function createInterface(ops: Ops): Shared {
     const source = tensor[tensorWords.viewSource] as bigint;
     const nVocab = tensor[tensorWords.ne0] as bigint;
     if (source === 0n) {
-      fields[2] = BigInt(ops.argmax(context, ops.reshape1d(context, row, nVocab)));
+      fields[2] = ops.argmax(context, ops.reshape1d(context, row, nVocab));
       return;
     }
     if (matrix !== source) {
@@ -106,7 +106,7 @@ function createInterface(ops: Ops): Shared {
     const index = (tensor[tensorWords.viewOffset] as bigint) / (4n * nVocab);
     // Logits left in place would be copied to the host row by row: a megabyte each, 80 a step at 16 streams.
     fields[0] = 0n;
-    fields[2] = BigInt(ops.view1d(context, best, 1n, 4n * index));
+    fields[2] = ops.view1d(context, best, 1n, 4n * index);
   };
   const name = Buffer.from("batched-argmax\0");
   keep.push(name);

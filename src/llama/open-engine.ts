@@ -9,9 +9,11 @@ import { calibrate, calibratePrefill } from "../engine/calibrate.ts";
 import { defaultEngineConfig, type EngineConfig } from "../engine/config.ts";
 import { CostTable, type CostTableData } from "../engine/cost-table.ts";
 import type { Drafter } from "../engine/drafters/drafter.ts";
+import { OracleDrafter, type OracleRecord } from "../engine/drafters/oracle.ts";
 import { Engine } from "../engine/engine.ts";
 import type { EventSink } from "../engine/loop.ts";
 import type { TraceSink } from "../engine/trace.ts";
+import { UserError, errorMessage } from "../util/errors.ts";
 import { createBackend, type LlamaBackend } from "./backend.ts";
 import { deviceMemory, isGpu, type Device } from "./devices.ts";
 import { loadLlama, selectDevices } from "./library.ts";
@@ -42,8 +44,8 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
   const isSpeculative = options.specType === "draft-mtp" && options.specDraftNMax > 0;
   const backend = createBackend({
     modelPath: options.model,
-    headPaths: isSpeculative ? options.specDraftModel : [],
-    useHead: isSpeculative && hooks.drafter === undefined,
+    headPaths: isSpeculative && options.specOracle === undefined ? options.specDraftModel : [],
+    useHead: isSpeculative && hooks.drafter === undefined && options.specOracle === undefined,
     nSlots: options.parallel,
     ctxSize: options.ctxSize,
     batchSize: options.batchSize,
@@ -69,6 +71,7 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
       return true;
     },
   });
+  const drafter = hooks.drafter ?? (options.specOracle === undefined ? undefined : readOracle(options.specOracle, options, backend));
   let isCalibrating = false;
   const engine = new Engine({
     backend,
@@ -77,7 +80,7 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
       if (!isCalibrating) hooks.sink(events);
     },
     ...(hooks.trace === undefined ? {} : { trace: (record) => void (isCalibrating || hooks.trace?.(record)) }),
-    ...(hooks.drafter === undefined ? {} : { drafter: hooks.drafter }),
+    ...(drafter === undefined ? {} : { drafter }),
     loadMs: performance.now() - startMs,
     loadedBytes: Math.max(0, used() - before),
     memory: () => ({ rssBytes: process.memoryUsage.rss(), deviceUsedBytes: gpus.length > 0 ? used() : undefined }),
@@ -95,6 +98,22 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
     engine.resetTotals();
   }
   return { engine, backend };
+}
+
+/** Recorded outputs, a JSON line each: {"prompt": [ids], "output": [ids]}, as `foretoken trace --record` writes them. */
+function readOracle(file: string, options: EngineOptions, backend: LlamaBackend): OracleDrafter {
+  const records: OracleRecord[] = [];
+  for (const [i, line] of fs.readFileSync(file, "utf8").split("\n").entries()) {
+    if (line.trim() === "") continue;
+    try {
+      const { prompt, output } = JSON.parse(line) as OracleRecord;
+      if (![prompt, output].every((ids) => Array.isArray(ids) && ids.every(Number.isInteger))) throw new Error("prompt and output must be token ids");
+      records.push({ prompt, output });
+    } catch (error) {
+      throw new UserError(`--spec-oracle ${file}, line ${i + 1}: ${errorMessage(error)}; record it with foretoken trace --record`);
+    }
+  }
+  return new OracleDrafter(records, options.specOracleRate, backend.target.nVocab, options.seed + 1);
 }
 
 function engineConfig(options: EngineOptions, maxQueue = defaultEngineConfig.maxQueue): EngineConfig {

@@ -1,0 +1,38 @@
+import { describe, expect, test } from "vitest";
+import { OracleDrafter } from "../../src/engine/drafters/oracle.ts";
+import { hashNext } from "../fake-backend.ts";
+import { harness, plainText, request } from "./run.ts";
+
+const nVocab = 97;
+const next = (history: readonly number[]): number => hashNext(history, nVocab);
+const prompt = (length: number, seed = 1): number[] => Array.from({ length }, (_, i) => (i * 31 + seed * 17 + 5) % (nVocab - 1));
+
+describe("the oracle", () => {
+  const records = [0, 1, 2, 3].map((id) => ({ prompt: prompt(6 + id, id), output: plainText(next, prompt(6 + id, id), 200) }));
+
+  test.each([0, 0.5, 0.9, 1])("rate %d: text exact, acceptance as set", (rate) => {
+    const h = harness({ nMax: 3 }, { nSeq: 4, nHeads: 0 }, { drafter: new OracleDrafter(records, rate, nVocab, 5) });
+    for (let id = 0; id < 4; id++) h.engine.submit(request(id, prompt(6 + id, id), { maxTokens: 200 }));
+    h.runAll();
+    for (let id = 0; id < 4; id++) expect(h.tokensOf(id)).toEqual(records[id]?.output);
+    const { draft } = h.engine.snapshot();
+    expect(Math.abs((draft.acceptedAt[0] as number) / draft.nDrafts - rate)).toBeLessThan(0.08);
+  });
+});
+
+describe.each([2, 3])("%i heads, a context each", (nHeads) => {
+  test.each([1, 2, 3, 4])("n_max %i: text exact; every hidden row belongs to its token (the backend checks it)", (nMax) => {
+    const h = harness({ nMax, nRingRows: 64 }, { nSeq: 3, nHeads, isDraftRight: (p, s) => (p * 5 + s) % 4 !== 0 });
+    for (let id = 0; id < 5; id++) h.engine.submit(request(id, prompt(3 + id * 7, id), { maxTokens: 40 }));
+    h.runAll();
+    for (let id = 0; id < 5; id++) expect(h.tokensOf(id)).toEqual(plainText(next, prompt(3 + id * 7, id), 40));
+    h.engine.checkIntegrity();
+  });
+
+  test("right heads are accepted whole", () => {
+    const h = harness({ nMax: nHeads }, { nSeq: 2, nHeads });
+    h.engine.submit(request(1, prompt(9), { maxTokens: 1 + 5 * (nHeads + 1) }));
+    h.runAll();
+    expect(h.finishOf(1).draft).toMatchObject({ nDrafts: 5, nAccepted: 5 * nHeads });
+  });
+});
