@@ -3,6 +3,7 @@ import * as z from "zod";
 import { defineCommand, type Io } from "../config/command.ts";
 import { auditModel, type Audit } from "../gguf/audit.ts";
 import { describeEntry, diffModels, type Change, type ModelDiff } from "../gguf/diff.ts";
+import { printable } from "../gguf/error.ts";
 import { sha256Range } from "../gguf/hash.ts";
 import type { GgufTensor } from "../gguf/header.ts";
 import { readGguf, type GgufModel } from "../gguf/split.ts";
@@ -79,20 +80,24 @@ function keysOf(model: GgufModel): Record<string, unknown> {
   return Object.fromEntries([...model.entries.values()].map((e) => [e.key, e.kind === "scalar" ? value(e.value) : e.values !== undefined && e.values.length <= 64 ? e.values.map(value) : { elementType: e.elementType, length: e.length }]));
 }
 
+/** Names come from the file; lines stay lines. */
+const safe = (text: string): string => text.split("\n").map(printable).join("\n");
+
 function printAudit(model: GgufModel, audit: Audit, listed: readonly ListedTensor[] | undefined, keys: boolean, io: Io): void {
+  const print = (text: string): void => io.out(safe(text));
   const shards = audit.nShards > 1 ? `, ${audit.nShards} files` : "";
-  io.out(`${audit.file}: ${audit.architecture ?? "no model"}${audit.fileType === undefined ? "" : `, ${audit.fileType}`}, ${formatFixed(audit.nParameters / 1e6, 1)} M parameters, ${formatBytes(audit.fileBytes)}${shards}`);
-  io.out(`GGUF version ${audit.version}${audit.littleEndian ? "" : ", big-endian"}, ${audit.nKeys} keys, ${audit.nTensors} tensors, ${formatMiB(audit.tensorBytes)} MiB of data, ${audit.bitsPerWeight.toFixed(2)} bits per weight`);
-  io.out(`MTP: ${audit.mtp.advice}`);
-  for (const remark of audit.remarks) io.out(`remark: ${remark}`);
-  for (const problem of audit.problems) io.out(`llama.cpp will not load it: ${problem}`);
+  print(`${audit.file}: ${audit.architecture ?? "no model"}${audit.fileType === undefined ? "" : `, ${audit.fileType}`}, ${formatFixed(audit.nParameters / 1e6, 1)} M parameters, ${formatBytes(audit.fileBytes)}${shards}`);
+  print(`GGUF version ${audit.version}${audit.littleEndian ? "" : ", big-endian"}, ${audit.nKeys} keys, ${audit.nTensors} tensors, ${formatMiB(audit.tensorBytes)} MiB of data, ${audit.bitsPerWeight.toFixed(2)} bits per weight`);
+  print(`MTP: ${audit.mtp.advice}`);
+  for (const remark of audit.remarks) print(`remark: ${remark}`);
+  for (const problem of audit.problems) print(`llama.cpp will not load it: ${problem}`);
   const types = audit.types.map((t) => [t.type, String(t.nTensors), formatInteger(t.nElements), formatMiB(t.sizeBytes)]);
-  io.out(`\n${renderText({ columns: [{ title: "type" }, { title: "tensors", align: "right" }, { title: "elements", align: "right" }, { title: "MiB", align: "right" }], rows: types })}`);
-  if (keys) io.out(`\n${renderText({ columns: [{ title: "key" }, { title: "value" }], rows: [...model.entries.values()].map((e) => [e.key, describeEntry(e)]) })}`);
+  print(`\n${renderText({ columns: [{ title: "type" }, { title: "tensors", align: "right" }, { title: "elements", align: "right" }, { title: "MiB", align: "right" }], rows: types })}`);
+  if (keys) print(`\n${renderText({ columns: [{ title: "key" }, { title: "value" }], rows: [...model.entries.values()].map((e) => [printable(e.key), describeEntry(e)]) })}`);
   if (listed === undefined) return;
-  const rows = listed.map((t) => [t.name, t.type, t.shape.join(" x "), formatMiB(t.sizeBytes), ...(t.sha256 === undefined ? [] : [t.sha256])]);
+  const rows = listed.map((t) => [printable(t.name), t.type, t.shape.join(" x "), formatMiB(t.sizeBytes), ...(t.sha256 === undefined ? [] : [t.sha256])]);
   const hashColumn = listed.some((t) => t.sha256 !== undefined) ? [{ title: "sha256" }] : [];
-  io.out(`\n${renderText({ columns: [{ title: `${listed.length} tensors` }, { title: "type" }, { title: "shape" }, { title: "MiB", align: "right" }, ...hashColumn], rows })}`);
+  print(`\n${renderText({ columns: [{ title: `${listed.length} tensors` }, { title: "type" }, { title: "shape" }, { title: "MiB", align: "right" }, ...hashColumn], rows })}`);
 }
 
 function printCheckpoint(audit: CheckpointAudit, io: Io): void {
@@ -113,11 +118,11 @@ function printDiff(diff: ModelDiff, matches: ((name: string) => boolean) | undef
     return;
   }
   const table = (title: string, changes: readonly Change[]): void => {
-    if (changes.length > 0) io.out(`\n${renderText({ columns: [{ title }, { title: files[0] }, { title: files[1] }], rows: changes.map((c) => [c.name, c.a ?? "-", c.b ?? "-"]) })}`);
+    if (changes.length > 0) io.out(`\n${renderText({ columns: [{ title }, { title: files[0] }, { title: files[1] }], rows: changes.map((c) => [printable(c.name), printable(c.a ?? "-"), printable(c.b ?? "-")]) })}`);
   };
   const compared = diff.data === undefined ? "data not compared (--hash does)" : `${diff.data.length} differ in data`;
   io.out(`${diff.keys.length} keys differ, ${tensors.length} tensors differ in type, shape or presence, ${diff.nEqualTensors} agree, ${compared}`);
   table("key", diff.keys);
   table("tensor", tensors);
-  for (const name of diff.data ?? []) io.out(`other data: ${name}`);
+  for (const name of diff.data ?? []) io.out(`other data: ${printable(name)}`);
 }

@@ -26,3 +26,8 @@ export function quote(text: string, maxLength = 80): string {
   const short = text.length > maxLength ? `${text.slice(0, maxLength)}...` : text;
   return JSON.stringify(short).replaceAll("\u007f", "\\u007f");
 }
+
+/** The text with control characters spelled out: a name from a file can neither break a line nor steer a terminal. */
+export function printable(text: string): string {
+  return Array.from(text, (c) => (/\p{Cc}/u.test(c) ? `\\u${(c.codePointAt(0) ?? 0).toString(16).padStart(4, "0")}` : c)).join("");
+}

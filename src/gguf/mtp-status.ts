@@ -3,6 +3,7 @@
  * often in the wild: llama.cpp then refuses the file with "missing tensor" or "wrong number of tensors".
  */
 import { UserError } from "../util/errors.ts";
+import { printable } from "./error.ts";
 import { architecture, countKey, modelKey } from "./keys.ts";
 import { isKnownArchitecture, nextnLayerTensors, sameShape, shapeOf, type ExpectedTensor, type ModelShape } from "./model-shape.ts";
 import type { GgufModel } from "./split.ts";
@@ -90,7 +91,7 @@ function knownShape(model: GgufModel): ModelShape | undefined {
 }
 
 const blockName = (s: Facts): string => `blk.${s.blocks[0] ?? s.nTrunkLayers}`;
-const someOf = (names: readonly string[]): string => names.slice(0, 4).join(", ") + (names.length > 4 ? ", ..." : "");
+const someOf = (names: readonly string[]): string => printable(names.slice(0, 4).join(", ")) + (names.length > 4 ? ", ..." : "");
 
 const advice: Readonly<Record<MtpVerdict, (file: string, s: Facts) => string>> = {
   none: (file) => `No MTP head, and none is promised. To draft with one: foretoken graft ${file} DONOR -o OUT, or serve it beside a draft file.`,

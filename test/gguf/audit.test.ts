@@ -3,7 +3,7 @@ import { beforeAll, expect, test } from "vitest";
 import { auditModel } from "../../src/gguf/audit.ts";
 import { extractHead, stripHead } from "../../src/gguf/edit.ts";
 import { diffModels } from "../../src/gguf/diff.ts";
-import { arrayEntry, u32Entry } from "../../src/gguf/kv.ts";
+import { arrayEntry, scalarEntry, u32Entry } from "../../src/gguf/kv.ts";
 import { elementCount } from "../../src/gguf/types.ts";
 import { outerTensors, nextnLayerTensors, trunkLayerTensors } from "../../src/gguf/model-shape.ts";
 import { readGguf } from "../../src/gguf/split.ts";
@@ -72,6 +72,10 @@ test.each([
   ["a tensor under another's name", { rename: (name: string) => (name === "blk.1.attn_q_norm.weight" ? "blk.1.attn_k_norm.weight" : name === "blk.1.attn_k_norm.weight" ? "blk.1.attn_k.weight" : name === "blk.1.attn_k.weight" ? "blk.1.attn_q_norm.weight" : name) }, "tensors of another shape: blk.1.attn_k.weight [32] instead of [64, 32], blk.1.attn_q_norm.weight [64, 32] instead of [32]"],
   ["a missing size", { entries: { "qwen35moe.ssm.state_size": undefined } }, "the key qwen35moe.ssm.state_size is missing"],
   ["more experts used than there are", { entries: { "qwen35moe.expert_used_count": u32Entry("qwen35moe.expert_used_count", 3) } }, "expert_used_count is 3 of 2 experts: llama.cpp aborts"],
+  ["a size of another type", { entries: { "qwen35moe.context_length": scalarEntry("qwen35moe.context_length", "i32", 4096) } }, "the key qwen35moe.context_length is i32, llama.cpp reads u32 alone"],
+  ["no inner size", { entries: { "qwen35moe.ssm.inner_size": undefined } }, "the key qwen35moe.ssm.inner_size is missing"],
+  ["a tensor that nobody asks for", { rename: (name: string) => (name === "blk.0.ssm_a" ? "blk.0.ssm_b" : name) }, "tensors that it does not ask for: blk.0.ssm_b"],
+  ["no tokens", { entries: { "tokenizer.ggml.tokens": undefined } }, "the key tokenizer.ggml.tokens is missing"],
   ["no merges", { entries: { "tokenizer.ggml.merges": undefined } }, "the key tokenizer.ggml.merges is missing"],
   ["a token twice", { entries: { "tokenizer.ggml.tokens": arrayEntry("tokenizer.ggml.tokens", "string", Array.from({ length: 300 }, (_, i) => `t${i === 250 ? 17 : i}`)) } }, "tokens 17 and 250 are the same text: llama.cpp aborts"],
 ])("%s is said before llama.cpp says it", async (name, change: Rewrite, message) => {

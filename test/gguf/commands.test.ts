@@ -5,6 +5,7 @@ import { beforeAll, expect, test } from "vitest";
 import type { Command, Io } from "../../src/config/command.ts";
 import { parseArguments } from "../../src/config/options.ts";
 import { verbs } from "../../src/commands/verbs.ts";
+import { stringEntry } from "../../src/gguf/kv.ts";
 import { UserError } from "../../src/util/errors.ts";
 import { embeddedCheckpoint } from "../../src/util/paths.ts";
 import { rewriteFile, synthSmall, temporaryFolder } from "./files.ts";
@@ -81,6 +82,15 @@ test("synth takes the sizes of a checkpoint", async () => {
 test("a file that is no model is shown as what it is", async () => {
   await rewriteFile(at("whole.gguf"), at("no-model.gguf"), { entries: { "general.architecture": undefined } });
   expect((await run("inspect", at("no-model.gguf"))).out).toMatch(/no model, Q8_0.*\n.*\nMTP: general\.architecture is missing: the file is no model\./);
+});
+
+test("names from a file neither break lines nor steer the terminal", async () => {
+  await rewriteFile(at("whole.gguf"), at("escape.gguf"), { rename: (name) => (name === "blk.0.ssm_a" ? "blk.0\u001b[2J\nx" : name), added: [stringEntry("odd\u0007key", "value\u001b[0m")] });
+  const { out } = await run("inspect", at("escape.gguf"), "--tensors", ".");
+  // oxlint-disable-next-line no-control-regex
+  expect(out).not.toMatch(/[\u0000-\u0009\u000b-\u001f\u007f-\u009f]/);
+  expect(out).toContain("blk.0\\u001b[2J\\u000ax");
+  expect(out).toContain("tensors that it does not ask for: blk.0\\u001b[2J\\u000ax");
 });
 
 test.each([
