@@ -18,6 +18,7 @@ import { UserError } from "../util/errors.ts";
 import { silentLogger, type Logger } from "../util/log.ts";
 import { forkEngine, reasonIn } from "./engine-fork.ts";
 import type { FromEngine, ToEngine } from "./engine-protocol.ts";
+import { HangWatch } from "./hang-watch.ts";
 import { InFlightRequests } from "./in-flight.ts";
 import { addTotals, emptySnapshot, type EngineCounters, type EngineFailure, type ServerEngine } from "./server-engine.ts";
 
@@ -77,12 +78,11 @@ class ForkedEngine implements EngineProcess {
   readonly #inFlight = new InFlightRequests();
   readonly #checks = new Map<number, (problem: string | undefined) => void>();
   readonly #settleReady: Settle<EngineInfo>;
-  readonly #watch: NodeJS.Timeout;
+  readonly #watch: HangWatch;
   readonly #counts = { nStarts: 0, nRequestsLost: 0, nFailures: { exit: 0, hang: 0, lost: 0, load: 0 } };
   #child: ChildProcess | undefined;
   #snapshot = emptySnapshot;
   #earlier = emptySnapshot;
-  #lastSignMs = 0;
   #readySinceMs = 0;
   #failure: { cause: EngineFailure; message: string } | undefined;
   #stderrTail = "";
@@ -100,9 +100,7 @@ class ForkedEngine implements EngineProcess {
     this.#settleReady = settle as unknown as Settle<EngineInfo>;
     // Whoever does not wait for the first load sees its failure in `state`.
     this.ready.catch(() => {});
-    const { hangMs } = this.#options;
-    this.#watch = setInterval(() => this.#checkAlive(), hangMs === 0 ? 60_000 : Math.max(20, hangMs / 4));
-    this.#watch.unref();
+    this.#watch = new HangWatch(this.#options.hangMs, (silentMs) => this.#onHang(silentMs));
     this.#spawn();
   }
 
@@ -146,8 +144,11 @@ class ForkedEngine implements EngineProcess {
     clearTimeout(this.#restartTimer);
     if (this.state === "ready") await this.#inFlight.untilIdle(graceMs);
     await this.#logIntegrity();
-    clearInterval(this.#watch);
+    this.#watch.stop();
+    const isLoading = this.state !== "ready";
     this.#setState("stopped", "the server is shutting down");
+    // One that loads has nothing to lose and cannot hear us.
+    if (isLoading) this.#child?.kill("SIGKILL");
     await this.#endChild();
     this.#inFlight.failAll("the server was shut down");
   }
@@ -178,7 +179,7 @@ class ForkedEngine implements EngineProcess {
     const { entry, options } = this.#options;
     this.#failure = undefined;
     this.#stderrTail = "";
-    this.#lastSignMs = performance.now();
+    this.#watch.sign();
     const child = forkEngine(entry, (text) => {
       this.#stderrTail = (this.#stderrTail + text).slice(-STDERR_TAIL);
     });
@@ -196,7 +197,7 @@ class ForkedEngine implements EngineProcess {
   }
 
   #receive(message: FromEngine): void {
-    this.#lastSignMs = performance.now();
+    this.#watch.sign();
     switch (message.kind) {
       case "events":
         for (const event of message.events) this.#inFlight.deliver(event);
@@ -239,13 +240,11 @@ class ForkedEngine implements EngineProcess {
     this.#settleReady.resolve(info);
   }
 
-  #checkAlive(): void {
-    const { hangMs, logger } = this.#options;
-    const silentMs = performance.now() - this.#lastSignMs;
+  #onHang(silentMs: number): void {
     // Loading is one long native call: only its end tells how it went.
-    if (hangMs === 0 || this.state !== "ready" || silentMs < hangMs || this.#failure !== undefined) return;
+    if (this.state !== "ready" || this.#failure !== undefined) return;
     this.#failure = { cause: "hang", message: `no sign of life for ${(silentMs / 1000).toFixed(1)} s` };
-    logger.error("engine hangs, killing it", { silentMs: Math.round(silentMs), pid: this.pid });
+    this.#options.logger.error("engine hangs, killing it", { silentMs: Math.round(silentMs), pid: this.pid });
     this.#child?.kill("SIGKILL");
   }
 

@@ -2,7 +2,7 @@
 import uPlot from "./uplot.js";
 
 const SECONDS = 300;
-const LEGEND_HEIGHT = 26;
+const HEIGHT = 168;
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 /** A plot with a time axis; series are {label, colour, step?, format}. `push` takes the time in seconds and one value each. */
@@ -25,11 +25,11 @@ export function createPlot(element, series) {
     plot?.destroy();
     const options = {
       width: element.clientWidth,
-      height: element.clientHeight - LEGEND_HEIGHT,
+      height: HEIGHT,
       padding: [10, 18, 0, 0],
       cursor: { y: false },
       scales: { x: { range: (_, __, max) => [max - SECONDS, max] }, y: { range: (_, __, max) => [0, Math.max(1, max * 1.12)] } },
-      axes: [axis({ size: 26, splits: (_, __, min, max) => (data[0].length === 0 ? [] : minutes(min, max)), values: (_, ticks) => ticks.map((t) => ago(t - (data[0].at(-1) ?? t))) }), axis({ size: 46, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000], values: (_, ticks) => ticks.map((t) => String(t)) })],
+      axes: [axis({ size: 26, splits: (_, __, min, max) => (data[0].length === 0 ? [] : minutes(min, max)), values: (_, ticks) => ticks.map((t) => ago(t - (data[0].at(-1) ?? t))) }), axis({ size: 46, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000], values: (_, ticks) => ticks.map((t) => (t >= 10_000 ? `${t / 1000}k` : String(t))) })],
       legend: { markers: { width: 0, fill: (_, i) => colour(series[i - 1].colour), stroke: () => "transparent" } },
       series: [{ label: "", value: (_, t) => (t === null || t === undefined ? "" : ago(t - (data[0].at(-1) ?? t))) }, ...series.map(lineOf)],
     };
@@ -37,7 +37,7 @@ export function createPlot(element, series) {
   }
 
   build();
-  new ResizeObserver(() => plot.setSize({ width: element.clientWidth, height: element.clientHeight - LEGEND_HEIGHT })).observe(element);
+  new ResizeObserver(() => plot.setSize({ width: element.clientWidth, height: HEIGHT })).observe(element);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", build);
 
   return {
