@@ -132,20 +132,23 @@ function benchRow(recipe: Recipe, matrix: string, profile: string, concurrency: 
   };
 }
 
-function draftFields(group: readonly RawCell[]): Pick<BenchRow, "nDrafts" | "nDrafted" | "nAccepted" | "acceptance" | "acceptanceByPosition" | "meanAcceptanceLength"> {
+function draftFields(group: readonly RawCell[]): Pick<BenchRow, "nDrafts" | "nDrafted" | "nAccepted" | "acceptance" | "acceptanceByPosition" | "acceptedAt" | "reachedAt" | "meanAcceptanceLength"> {
   const told = group.flatMap((c) => (c.drafts === undefined ? [] : [c.drafts]));
-  if (told.length === 0) return { nDrafts: null, nDrafted: null, nAccepted: null, acceptance: null, acceptanceByPosition: [], meanAcceptanceLength: null };
+  if (told.length === 0) return { nDrafts: null, nDrafted: null, nAccepted: null, acceptance: null, acceptanceByPosition: [], acceptedAt: [], reachedAt: [], meanAcceptanceLength: null };
   const add = (pick: (d: DraftCounts) => number): number => told.reduce((sum, d) => sum + pick(d), 0);
   const addLists = (pick: (d: DraftCounts) => readonly number[]): number[] => Array.from({ length: Math.max(...told.map((d) => pick(d).length)) }, (_, i) => add((d) => pick(d)[i] ?? 0));
   const nDrafts = told.every((d) => d.nDrafts === undefined) ? undefined : add((d) => d.nDrafts ?? 0);
   const counts: DraftCounts = { nDrafts, nDrafted: add((d) => d.nDrafted), nAccepted: add((d) => d.nAccepted), acceptedAt: addLists((d) => d.acceptedAt), reachedAt: addLists((d) => d.reachedAt), source: told[0]?.source ?? "metrics" };
   const acceptance = acceptanceOf(counts);
+  const nPositions = draftedPositions(counts);
   return {
     nDrafts: nDrafts ?? null,
     nDrafted: counts.nDrafted,
     nAccepted: counts.nAccepted,
     acceptance: acceptance.rate ?? null,
-    acceptanceByPosition: counts.nDrafted === 0 ? [] : draftedPositions(acceptance.byPosition, counts),
+    acceptanceByPosition: acceptance.byPosition.slice(0, nPositions).map((r) => Math.round(r * 10_000) / 10_000),
+    acceptedAt: counts.acceptedAt.slice(0, nPositions),
+    reachedAt: counts.acceptedAt.slice(0, nPositions).map((_, i) => counts.reachedAt[i] ?? (i === 0 ? (nDrafts ?? 0) : (counts.acceptedAt[i - 1] ?? 0))),
     meanAcceptanceLength: acceptance.meanLength ?? null,
   };
 }
@@ -160,9 +163,9 @@ function phasesOf(counters: readonly Readonly<Record<string, number>>[]): Phase[
 }
 
 /** A server may count more positions than it drafts. */
-function draftedPositions(rates: readonly number[], counts: DraftCounts): number[] {
-  const nPositions = Math.max(rates.findLastIndex((r) => r > 0) + 1, Math.ceil(counts.nDrafted / Math.max(1, counts.nDrafts ?? 1) - 1e-9), 1);
-  return rates.slice(0, nPositions).map((r) => Math.round(r * 10_000) / 10_000);
+function draftedPositions({ nDrafts, nDrafted, acceptedAt }: DraftCounts): number {
+  if (nDrafted === 0) return 0;
+  return Math.max(acceptedAt.findLastIndex((n) => n > 0) + 1, Math.ceil(nDrafted / Math.max(1, nDrafts ?? 1) - 1e-9), 1);
 }
 
 function ratioOf(recipe: Recipe, profile: string, group: readonly RawCell[], all: readonly RawCell[]): BenchRow["ratio"] {

@@ -46,7 +46,9 @@ function trainingRun({ step, record }: Done): TrainingRun {
   const end = record.result as Extract<TrainEvent, { event: "end" }> | undefined;
   const folder = record.outputs.map((o) => o.file).find((file) => readTrainLog(file).length > 0);
   const events = folder === undefined ? [] : readTrainLog(folder);
-  const points = events.flatMap((e) => (e.event === "validate" ? [{ step: e.step, loss: e.nll[0] ?? null, acceptance: e.acceptance }] : []));
+  const curve = (event: "validate" | "step"): TrainingRun["points"] => events.flatMap((e) => (e.event === event ? [{ step: e.step, loss: e.nll[0] ?? null, acceptance: e.acceptance }] : []));
+  // A short run validates seldom; its steps are the curve then.
+  const points = curve("validate").length >= 3 ? curve("validate") : curve("step");
   const start = events.find((e) => e.event === "start");
   const detail = [
     ...(start?.event === "start" ? [`${formatInteger(start.nTrainable)} parameters on ${formatInteger(start.nTokens)} captured tokens, on ${start.device} in ${start.computeType}.`] : []),

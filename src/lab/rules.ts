@@ -82,16 +82,26 @@ function rejection(p: ProfileInfo, rows: readonly BenchRow[], rules: RuleSet): s
   const ratios = own.filter((r) => r.ratio !== null);
   if (ratios.length === 0) return `${rows.some((r) => r.ratio?.baseline === p.name) ? "The baseline" : "Another way without drafts"}: ${own.map((r) => `${formatFixed(r.tokPerSec, 1)} tok/s at c${r.concurrency}`).join(", ")}.`;
   const best = ratios.reduce((a, b) => ((b.ratio?.median ?? 0) > (a.ratio?.median ?? 0) ? b : a));
-  const acceptance = pooledAcceptance(own);
-  const low = acceptance !== undefined && acceptance < rules.minAcceptance ? ` Its acceptance of ${formatPercent(acceptance)} cannot pay for the drafts.` : "";
-  const rival = dominatedBy(own, rows);
-  const deeper = rival === undefined ? "" : ` ${rival.profile} is faster${rival.acceptance === null || best.acceptance === null ? "" : ` and accepts ${formatPercent(rival.acceptance)} against ${formatPercent(best.acceptance)}`}.`;
-  return `At best ${ratioWords(best)} of ${best.ratio?.baseline ?? "the baseline"} (c${best.concurrency}).${low}${deeper}`;
+  return [`At best ${ratioWords(best)} of ${best.ratio?.baseline ?? "the baseline"} (c${best.concurrency}).`, ...draftWords(own, rules), ...rivalWords(own, rows)].join(" ");
 }
 
-/** A drafting profile of the same baseline that was faster at a shared concurrency. */
-function dominatedBy(own: readonly BenchRow[], rows: readonly BenchRow[]): BenchRow | undefined {
-  return fastest(own.flatMap((r) => rows.filter((o) => o.matrix === r.matrix && o.concurrency === r.concurrency && o.profile !== r.profile && o.ratio !== null && o.acceptance !== null && o.ratio.baseline === r.ratio?.baseline && o.tokPerSec > r.tokPerSec)));
+function draftWords(own: readonly BenchRow[], rules: RuleSet): string[] {
+  const acceptance = pooledAcceptance(own);
+  if (acceptance === undefined) return [];
+  const nDrafts = own.reduce((sum, r) => sum + (r.nDrafts ?? NaN), 0);
+  const nTokens = own.reduce((sum, r) => sum + r.outputTokens, 0);
+  if (nDrafts < 0.1 * nTokens) return [`It drafted in few steps (${nDrafts} for ${nTokens} tokens) and decoded plainly otherwise.`];
+  return acceptance < rules.minAcceptance ? [`Its acceptance of ${formatPercent(acceptance)} cannot pay for the drafts.`] : [];
+}
+
+/** The fastest drafting profile of the same baseline and concurrency that also accepts more: it shows what this one lacks. */
+function rivalWords(own: readonly BenchRow[], rows: readonly BenchRow[]): string[] {
+  const acceptance = pooledAcceptance(own);
+  if (acceptance === undefined) return [];
+  const faster = own.flatMap((r) => rows.filter((o) => o.matrix === r.matrix && o.concurrency === r.concurrency && o.profile !== r.profile && o.ratio !== null && o.ratio.baseline === r.ratio?.baseline && o.tokPerSec > r.tokPerSec));
+  const rival = fastest(faster.filter((o) => (pooledAcceptance(rows.filter((r) => r.profile === o.profile)) ?? 0) > acceptance));
+  if (rival === undefined) return [];
+  return [`${rival.profile} is faster at c${rival.concurrency} and accepts ${formatPercent(pooledAcceptance(rows.filter((r) => r.profile === rival.profile)) ?? 0)} against ${formatPercent(acceptance)}.`];
 }
 
 function refinementVerdict(own: readonly BenchRow[], promoted: readonly BenchRow[], name: string, rules: RuleSet): string {
@@ -123,10 +133,21 @@ function sentencesFor(choices: readonly Choice[], rows: readonly BenchRow[]): st
     sentences.push(prefix + runs(own).map(({ profile, at, gain }) => `at ${at} run **${profile}**${gain}`).join("; ").replace(/^./, (c) => (prefix === "" ? c.toUpperCase() : c)) + ".");
   }
   const drafting = rows.filter((r) => r.ratio !== null && (r.nDrafted ?? 0) > 0);
-  const losing = drafting.filter((r) => (r.ratio?.median ?? 1) < 1);
-  if (drafting.length > 0) sentences.push(losing.length === 0 ? "Drafting was never slower than its baseline in these runs." : `Drafting was slower than its baseline in ${losing.length} of ${drafting.length} measurements that drafted.`);
+  if (drafting.length > 0) sentences.push(draftingSentence(drafting));
   if (choices.some((c) => c.confidence === "single run")) sentences.push("Each figure is one run without an interval: treat differences of a few percent as noise.");
   return sentences;
+}
+
+/** How often drafts paid, as far as the intervals tell. */
+function draftingSentence(drafting: readonly BenchRow[]): string {
+  const withInterval = drafting.filter((r) => Number.isFinite(r.ratio?.low));
+  if (withInterval.length < drafting.length) {
+    const nLosing = drafting.filter((r) => (r.ratio?.median ?? 1) < 1).length;
+    return nLosing === 0 ? "Drafting was never slower than its baseline in these runs." : `Drafting was slower than its baseline in ${nLosing} of ${drafting.length} measurements that drafted.`;
+  }
+  const nSlower = drafting.filter((r) => (r.ratio?.high ?? 1) < 1).length;
+  const nFaster = drafting.filter((r) => (r.ratio?.low ?? 1) > 1).length;
+  return `Of ${drafting.length} measurements that drafted, ${nSlower} were surely slower than their baseline, ${nFaster} surely faster, ${drafting.length - nSlower - nFaster} not told apart from it.`;
 }
 
 /** Neighbouring concurrencies with the same choice become one: "c4 to c16". */

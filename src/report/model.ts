@@ -35,8 +35,11 @@ export interface BenchRow {
   readonly nAccepted: number | null;
   /** nAccepted / nDrafted */
   readonly acceptance: number | null;
-  /** Unconditional: accepted at i / nDrafts. */
+  /** Unconditional: accepted at i / nDrafts. Drafts shorter than i count below the line too. */
   readonly acceptanceByPosition: readonly number[];
+  /** Drafts whose token at i was accepted, and drafts whose token at i was compared (all before it accepted). */
+  readonly acceptedAt: readonly number[];
+  readonly reachedAt: readonly number[];
   /** 1 + nAccepted / nDrafts */
   readonly meanAcceptanceLength: number | null;
   /** Host memory of the server's processes, or device memory where there is one. */

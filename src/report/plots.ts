@@ -76,7 +76,7 @@ export function ratioPlot(id: string, rows: readonly BenchRow[]): Figure | undef
 
 /** Unconditional acceptance by position, all concurrencies of a profile together. Undefined when there is but one position. */
 export function acceptancePlot(id: string, rows: readonly BenchRow[]): Figure | undefined {
-  const drafting = rows.filter((r) => r.acceptanceByPosition.length > 0 && (r.nDrafts ?? 0) > 0);
+  const drafting = rows.filter((r) => r.acceptedAt.length > 0 && (r.nDrafts ?? 0) > 0);
   if (drafting.length === 0) return undefined;
   const legend = legendOf(rows).filter((e) => drafting.some((r) => r.profile === e.label));
   const points = legend.flatMap(({ label }) => pooled(drafting.filter((r) => r.profile === label)).map((y, i) => ({ profile: label, x: String(i + 1), y })));
@@ -84,7 +84,7 @@ export function acceptancePlot(id: string, rows: readonly BenchRow[]): Figure | 
   if (new Set(points.map((p) => p.x)).size < 2) return undefined;
   const top = Math.max(...points.map((p) => p.y));
   const title = "Acceptance by draft position";
-  const caption = "Share of all drafts whose token at this position was accepted (unconditional), so a later position can never be above an earlier one.";
+  const caption = "Share of drafts that are accepted up to this position, among drafts that are so long. A later position can never be above an earlier one.";
   return figure(id, title, caption, (size) =>
     drawFigure(title, legend, size, {
       height: size.isNarrow ? 230 : 260,
@@ -102,10 +102,12 @@ export function acceptancePlot(id: string, rows: readonly BenchRow[]): Figure | 
   );
 }
 
+/** Chance that a draft is accepted up to each position: the product of the conditional rates, so drafts of other lengths do not dilute it. */
 function pooled(rows: readonly BenchRow[]): number[] {
-  const nDrafts = rows.reduce((sum, r) => sum + (r.nDrafts ?? 0), 0);
-  const n = Math.max(...rows.map((r) => r.acceptanceByPosition.length));
-  return Array.from({ length: n }, (_, i) => rows.reduce((sum, r) => sum + (r.acceptanceByPosition[i] ?? 0) * (r.nDrafts ?? 0), 0) / nDrafts);
+  const n = Math.max(...rows.map((r) => r.acceptedAt.length));
+  const sum = (pick: (r: BenchRow) => number | undefined): number => rows.reduce((total, r) => total + (pick(r) ?? 0), 0);
+  let chance = 1;
+  return Array.from({ length: n }, (_, i) => (chance *= sum((r) => r.acceptedAt[i]) / Math.max(1, sum((r) => r.reachedAt[i]))));
 }
 
 /** Time to first token at the highest concurrency: from the 5th to the 95th percentile, half of the requests in the bar. */

@@ -87,7 +87,7 @@ export function draftTable(rows: readonly BenchRow[]): Table {
       percent(r.acceptance),
       fixed(r.meanAcceptanceLength, 2),
       positions(r.acceptanceByPosition),
-      positions(r.acceptanceByPosition.map((rate, i) => (i === 0 ? rate : rate / Math.max(1e-9, r.acceptanceByPosition[i - 1] as number)))),
+      positions(r.acceptedAt.map((n, i) => n / Math.max(1, r.reachedAt[i] ?? 0))),
     ]),
   };
 }
@@ -167,10 +167,17 @@ export function costTable({ cells }: CostTable): Table {
 }
 
 export function trainingTable({ snapshots }: TrainingRun): Table {
-  return {
+  const table: Table = {
     columns: [left("Head"), left("Prompts"), right("Tokens per round"), left("Acceptance by position"), right("tok/s"), left("Verdict")],
     rows: snapshots.map((s) => [s.label, s.promptSet, fixed(s.tokensPerRound, 2), positions(s.acceptanceByPosition), fixed(s.tokPerSec, 1), s.verdict ?? ""]),
   };
+  return withoutEmptyColumns(table);
+}
+
+/** Drops columns that say nothing in any row. */
+function withoutEmptyColumns(table: Table): Table {
+  const keep = table.columns.map((_, i) => table.rows.some((r) => r[i] !== "" && r[i] !== na));
+  return { columns: table.columns.filter((_, i) => keep[i]), rows: table.rows.map((r) => r.filter((_, i) => keep[i])) };
 }
 
 export function extraTable(extra: ExtraTable): Table {

@@ -35,8 +35,7 @@ describe("the reports' own numbers give the reports' own conclusions", () => {
     const reasonFor = (profile: string): string | undefined => result.rejected.find((r) => r.profile === profile)?.reason;
     expect(reasonFor(names.h2r10(1000))).toBe(`No better than ${names.perHead}: 284.00 against 288.67 tok/s, acceptance 65.79% against 67.19% at c16. Kept as an experiment.`);
     expect(reasonFor(names.q6n3)).toContain("At best 0.45x");
-    expect(reasonFor(names.q6n3)).toContain("is faster and accepts");
-    expect(reasonFor(names.q6n3)).toContain("against 58.54%");
+    expect(reasonFor(names.q6n3)).toMatch(/is faster at c(1|16) and accepts [\d.]+% against 58.54%/);
     expect(result.sentences).toContain("Drafting was slower than its baseline in 12 of 12 measurements that drafted.");
   });
 });

@@ -47,6 +47,8 @@ export function row(matrix: string, profile: string, concurrency: number, tokPer
     nAccepted: f.accepted ?? null,
     acceptance,
     acceptanceByPosition: f.by ?? [],
+    acceptedAt: (f.by ?? []).map((rate) => Math.round((rate * (f.drafted ?? 0)) / (f.by?.length ?? 1))),
+    reachedAt: (f.by ?? []).map((_, i) => Math.round(((i === 0 ? 1 : (f.by?.[i - 1] ?? 0)) * (f.drafted ?? 0)) / (f.by?.length ?? 1))),
     meanAcceptanceLength: f.mean ?? (f.by === undefined ? null : 1 + f.by.reduce((a, b) => a + b, 0)),
     loadedMiB: f.mib ?? null,
     ratio,
