@@ -1,5 +1,6 @@
 // A whole program that speaks enough of OpenAI's API to be swept: answers at once, two tokens a chunk, draft counters.
-// node fake-openai.mjs --port N [--exit-code C] [--die-after N] [--model NAME]
+// node fake-openai.mjs --port N [--exit-code C] [--die-after N] [--model NAME] [--chunk-ms MS]
+// With --chunk-ms the chunks of a stream come MS apart: a load of many streams for the client (bench -c 512).
 import http from "node:http";
 
 const flag = (name, otherwise) => (process.argv.includes(`--${name}`) ? process.argv[process.argv.indexOf(`--${name}`) + 1] : otherwise);
@@ -8,6 +9,7 @@ if (flag("exit-code") !== undefined) {
   process.exit(Number(flag("exit-code")));
 }
 const dieAfter = Number(flag("die-after", "1e9"));
+const chunkMs = Number(flag("chunk-ms", "0"));
 const model = flag("model", "fake");
 let nRequests = 0;
 const drafts = { n: 0, accepted: 0 };
@@ -35,6 +37,16 @@ function answer(body, res) {
     return;
   }
   res.writeHead(200, { "content-type": "text/event-stream" });
+  if (chunkMs > 0) {
+    let nSent = 0;
+    const timer = setInterval(() => {
+      res.write(`data: ${JSON.stringify({ choices: [{ text: "xy", delta: { content: "xy" }, finish_reason: null }] })}\n\n`);
+      if (++nSent < nChunks) return;
+      clearInterval(timer);
+      res.end(`data: ${JSON.stringify({ choices: [{ text: "", delta: {}, finish_reason: "length" }], usage })}\n\ndata: [DONE]\n\n`);
+    }, chunkMs);
+    return;
+  }
   for (let i = 0; i < nChunks; i++) res.write(`data: ${JSON.stringify({ choices: [{ text: "xy", delta: { content: "xy" }, finish_reason: null }] })}\n\n`);
   res.end(`data: ${JSON.stringify({ choices: [{ text: "", delta: {}, finish_reason: "length" }], usage })}\n\ndata: [DONE]\n\n`);
 }
