@@ -48,6 +48,7 @@ export class StageRun {
       nDepths: stage.nDepths,
       depthWeights: depthWeightsOf(stage, options.depthDecay),
       loss: options.loss,
+      hiddenWeight: options.hiddenWeight,
       feed: options.feed,
       chunkRows: options.chunkRows === 0 ? nTokens : Math.min(options.chunkRows, nTokens),
       backward: true,

@@ -22,6 +22,8 @@ export interface GraphOptions {
   /** Factor of each depth's loss. */
   readonly depthWeights: readonly number[];
   readonly loss: LossKind;
+  /** Weight of a second loss: half the squared distance of the head's hidden row from the target's, which the next depth should see. */
+  readonly hiddenWeight?: number;
   /** Token that goes in at depth j >= 1: the one that came next, or the head's own greedy choice. */
   readonly feed: "true" | "argmax";
   /** Most rows of one LM head product. */
@@ -135,7 +137,9 @@ export class TrainGraph {
     if (!this.options.backward) return;
     hidden.forEach((h, depth) => {
       const gradient = gradients[depth];
-      if (gradient !== undefined) tape.accumulate(h, gradient);
+      if (gradient === undefined) return;
+      tape.accumulate(h, gradient);
+      if ((this.options.hiddenWeight ?? 0) > 0) tape.accumulate(h, this.#hiddenGradient(tape, h, depth));
     });
     tape.backward();
     const { ggml, context: c } = tape;
@@ -217,6 +221,14 @@ export class TrainGraph {
       return { argmax, labelProb };
     });
     this.#chunks.push({ start, nRows, teacherArgmax, depths });
+  }
+
+  #hiddenGradient({ ggml, context: c }: Tape, h: Value, depth: number): Tensor {
+    const { nTokens: n, hiddenWeight = 0 } = this.options;
+    const d = this.#shape.nEmbd;
+    const target = ggml.ggml_cast(c, ggml.ggml_view_2d(c, this.#inputs.teacher, d, n, 2 * d, 2 * d * depth), ggmlType.F32);
+    const weights = ggml.ggml_view_2d(c, this.#inputs.weights, 1, n, 4, 4 * n * depth);
+    return ggml.ggml_mul(c, ggml.ggml_scale(c, ggml.ggml_sub(c, h.tensor, target), hiddenWeight), weights);
   }
 
   /** Forward and, when built for it, backward pass over a batch. Results are in `result`, gradients in `trainable`. */

@@ -16,6 +16,7 @@ export interface TrainOptions {
   readonly ridgeLambda: number;
   readonly stages: readonly Stage[];
   readonly loss: LossKind;
+  readonly hiddenWeight: number;
   readonly feed: "true" | "argmax";
   /** Loss weight of depth j is depthDecay ** j. */
   readonly depthDecay: number;

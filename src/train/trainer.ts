@@ -110,8 +110,8 @@ class Run {
     this.#threads = threads;
     this.#hooks = hooks;
     this.#stream = new WindowStream(dataset.training, this.#options.seed);
-    const { stages, loss, feed, depthDecay, promptWeight, nTokens, frozen, adamW, seed } = this.#options;
-    this.#configuration = { model: dataset.manifest.model.sha256, stages, loss, feed, depthDecay, promptWeight, nTokens, frozen, adamW, seed };
+    const { stages, loss, hiddenWeight, feed, depthDecay, promptWeight, nTokens, frozen, adamW, seed } = this.#options;
+    this.#configuration = { model: dataset.manifest.model.sha256, stages, loss, hiddenWeight, feed, depthDecay, promptWeight, nTokens, frozen, adamW, seed };
   }
 
   get #elapsedMs(): number {

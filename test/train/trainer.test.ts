@@ -38,6 +38,7 @@ async function options(name: string, changes: Partial<TrainOptions> = {}): Promi
     ridgeLambda: 1e-3,
     stages: parseStages("1:0.5:8e-4,2:0.5:4e-4", 8e-4),
     loss: "kl",
+    hiddenWeight: 0,
     feed: "true",
     depthDecay: 0.8,
     promptWeight: 0.3,
