@@ -2,7 +2,7 @@ import * as fs from "node:fs";
 import * as path from "node:path";
 import * as z from "zod";
 import { defineCommand, type Io } from "../config/command.ts";
-import { collect } from "../lab/collect.ts";
+import { collect, collectSweep } from "../lab/collect.ts";
 import { readRecipe } from "../lab/recipe.ts";
 import { compareBlocks } from "../report/compare.ts";
 import { htmlDocument } from "../report/html.ts";
@@ -16,7 +16,7 @@ export const command = defineCommand({
   name: "report",
   summary: "write a run folder's report again from its raw files, or compare two runs",
   options: z.strictObject({
-    folders: z.array(z.string()).min(1, "a run folder is needed").max(2, "one run folder, or two with --compare").meta({ description: "run folder, such as runs/tiny-quick" }),
+    folders: z.array(z.string()).min(1, "a run folder is needed").max(2, "one run folder, or two with --compare").meta({ description: "run folder of a lab or a sweep, such as runs/tiny-quick" }),
     compare: z.boolean().default(false).meta({ description: "compare two run folders (or summary.json files): A, then B" }),
     output: z.string().optional().meta({ short: "o", description: "folder to write to; default: the run folder; a comparison is only printed without it", placeholder: "DIR" }),
   }),
@@ -25,8 +25,9 @@ export const command = defineCommand({
     if (compare !== (folders.length === 2)) throw usageError(compare ? "--compare needs two run folders" : "two run folders are given; add --compare");
     if (compare) return compareRuns(folders as [string, string], output, io);
     const [folder] = folders as [string];
-    const recipe = readRecipe(path.join(folder, "recipe.json"));
-    const files = await writeReport(output ?? folder, collect(recipe, folder));
+    const isSweep = fs.existsSync(path.join(folder, "sweep.json"));
+    const data = isSweep ? collectSweep(folder) : collect(readRecipe(path.join(folder, "recipe.json")), folder);
+    const files = await writeReport(output ?? folder, data);
     io.out(io.json ? JSON.stringify(files) : `report: ${files.html}  (also ${files.markdown} and ${files.summary})`);
   },
 });

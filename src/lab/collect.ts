@@ -9,6 +9,7 @@ import { acceptanceOf } from "../bench/counters.ts";
 import { estimate } from "../bench/paired.ts";
 import type { RequestRecord } from "../bench/record.ts";
 import { summarize, ttftMs, type Summary } from "../bench/summarize.ts";
+import { cellsOf, type SweepPlan } from "../bench/sweep-plan.ts";
 import { readCells, type CellResult } from "../bench/sweep.ts";
 import type { Artifact, BenchRow, CheckRow, Conditions, Phase, ProfileInfo, ReportData, StepInfo } from "../report/model.ts";
 import { UserError } from "../util/errors.ts";
@@ -16,7 +17,7 @@ import { MIB } from "../util/format.ts";
 import { packageVersion } from "../util/paths.ts";
 import { median, quantile } from "../util/stats.ts";
 import { matrixFolder, type MatrixResult } from "./matrix.ts";
-import type { Recipe, Step } from "./recipe.ts";
+import { checkRecipe, type Recipe, type Step } from "./recipe.ts";
 import { readExtras } from "./results.ts";
 import { recommend } from "./rules.ts";
 import { readStepRecord, type StepRecord } from "./step-record.ts";
@@ -60,6 +61,39 @@ export function collect(recipe: Recipe, folder: string): ReportData {
   };
 }
 
+/** A folder that `bench sweep` wrote -> report data: its servers are the profiles. @throws {UserError} when nothing was measured. */
+export function collectSweep(folder: string): ReportData {
+  const { plan } = JSON.parse(fs.readFileSync(path.join(folder, "sweep.json"), "utf8")) as { plan: SweepPlan };
+  const recipe = checkRecipe({
+    name: plan.name,
+    title: plan.title ?? plan.name,
+    seed: plan.load.seed ?? 1,
+    steps: [{ id: "sweep", title: "Sweep", matrix: { profiles: plan.servers.map((s) => s.name), concurrency: plan.concurrency, rounds: plan.rounds, order: plan.order } }],
+    profiles: Object.fromEntries(plan.servers.map((s) => [s.name, { name: s.name, note: s.note, url: s.url ?? "started by the sweep", synthetic: s.synthetic, baseline: (s.baseline ?? plan.baseline) === s.name ? undefined : (s.baseline ?? plan.baseline) }])),
+  });
+  const [step] = recipe.steps as [Step];
+  const wanted = new Set(cellsOf(plan).map((c) => c.key));
+  const cells = cellsOfFolder(folder, step.id, folder).filter((c) => wanted.has(c.key));
+  if (cells.length === 0) throw new UserError(`${folder} has no measured cell of its plan; run bench sweep again`);
+  const rows = matrixRows(recipe, step, cells);
+  const profiles = profileInfos(recipe, cells, rows, {});
+  return {
+    recipe: recipe.name,
+    title: recipe.title,
+    about: plan.servers.some((s) => s.synthetic) ? "Servers marked synthetic draw acceptance from set rates or have random weights: their text means nothing, their speed is that of the shape." : null,
+    conditions: conditionsOf(recipe, [], cells),
+    rows,
+    profiles,
+    artifacts: [],
+    correctness: [],
+    ...readExtras(recipe, []),
+    recommendation: recommend(rows, profiles, { ...recipe.rules, incorrect: [] }),
+    sections: [],
+    steps: [],
+    rawFiles: cells.map((c) => c.file),
+  };
+}
+
 /** A measured cell with its raw lines read back. */
 interface RawCell extends CellResult {
   readonly step: string;
@@ -72,15 +106,18 @@ interface RawCell extends CellResult {
 }
 
 function matrixCells(folder: string, step: Step, record: StepRecord): RawCell[] {
-  const own = matrixFolder(folder, step);
   const keys = new Set((record.result as MatrixResult).cells);
+  return cellsOfFolder(matrixFolder(folder, step), step.id, folder).filter((c) => keys.has(c.key));
+}
+
+/** `base`: what file names are relative to. */
+function cellsOfFolder(own: string, step: string, base: string): RawCell[] {
   return readCells(path.join(own, "cells.jsonl"))
-    .filter((c) => keys.has(c.key))
     .map((cell) => {
       const lines = fs.readFileSync(path.join(own, cell.raw), "utf8").trimEnd().split("\n").map((line) => JSON.parse(line) as { kind: string });
       const records = lines.filter((l): l is RequestRecord => l.kind === "request");
       const head = lines[0] as unknown as { load: { maxTokens: number }; props?: Record<string, unknown> };
-      return { ...cell, step: step.id, file: path.relative(folder, path.join(own, cell.raw)), records, fromRaw: summarize(records), maxTokens: head.load.maxTokens, props: head.props };
+      return { ...cell, step, file: path.relative(base, path.join(own, cell.raw)), records, fromRaw: summarize(records), maxTokens: head.load.maxTokens, props: head.props };
     });
 }
 
@@ -232,7 +269,7 @@ function conditionsOf(recipe: Recipe, records: readonly StepRecord[], cells: rea
   const props = cells.find((c) => c.props !== undefined)?.props ?? {};
   const text = (...names: string[]): string | null => names.map((n) => props[n]).find((v): v is string => typeof v === "string") ?? null;
   return {
-    date: records.map((r) => r.date).sort().at(-1) ?? "",
+    date: records.map((r) => r.date).sort().at(-1) ?? local?.date ?? "",
     version: local?.foretoken ?? packageVersion,
     commit: local?.commit ?? null,
     machine: local?.machine ?? "",

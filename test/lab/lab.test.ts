@@ -2,7 +2,9 @@ import * as fs from "node:fs";
 import * as os from "node:os";
 import * as path from "node:path";
 import { afterAll, describe, expect, test } from "vitest";
-import { collect } from "../../src/lab/collect.ts";
+import { command as sweepCommand } from "../../src/commands/bench-sweep.ts";
+import { checkOptions } from "../../src/config/options.ts";
+import { collect, collectSweep } from "../../src/lab/collect.ts";
 import { runLab } from "../../src/lab/lab.ts";
 import { checkRecipe, runFolder, type Recipe } from "../../src/lab/recipe.ts";
 import { renderReport } from "../../src/report/write.ts";
@@ -89,4 +91,19 @@ describe("runLab", () => {
     await expect(runLab(recipe({ broken: true, maxTokens: 8 }), folder, { note })).rejects.toThrow(/inspect .*no-such\.gguf failed \(exit 1\): .*does not exist.*log .*inspect\.log/);
     expect(fs.readFileSync(path.join(folder, "logs", "inspect.log"), "utf8")).toContain("$ foretoken inspect");
   });
+});
+
+test("a sweep's folder gives a report too", async () => {
+  const plan = path.join(runs, "plan.yaml");
+  const output = path.join(runs, "sweep");
+  const server = (name: string): unknown => ({ name, command: [process.execPath, fake, "--port", "{port}"], synthetic: name === "fast" });
+  fs.writeFileSync(plan, JSON.stringify({ name: "two", title: "Two servers", baseline: "plain", rounds: 2, concurrency: [1, 3], load: { requests: 3, maxTokens: 4, warmup: 1 }, servers: [server("plain"), server("fast")] }));
+  const out: string[] = [];
+  const io = { out: (text: string) => void out.push(text), note: () => {}, json: false, signal: new AbortController().signal };
+  expect(await sweepCommand.run(checkOptions(sweepCommand.options, { plan, output }), io)).toBe(0);
+  expect(out.join("\n")).toContain("c3 tok/s");
+  const data = collectSweep(output);
+  expect(data.rows.map((r) => [r.profile, r.concurrency, r.outputTokens, r.ratio?.baseline])).toEqual([["plain", 1, 24, undefined], ["plain", 3, 24, undefined], ["fast", 1, 24, "plain"], ["fast", 3, 24, "plain"]]);
+  expect(data.profiles.map((p) => p.isSynthetic)).toEqual([false, true]);
+  expect(renderReport(data).markdown).toContain("## Throughput");
 });
