@@ -15,7 +15,7 @@ import { readTarget } from "../train/target.ts";
 import { freezeGroups, type FreezeGroup } from "../train/head-shape.ts";
 import type { TrainEvent } from "../train/train-options.ts";
 import { chunkRowsFor, trainOptionsOf, trainSettings } from "../train/train-settings.ts";
-import { runEvaluation, runSelfTest, runTraining } from "../train/worker.ts";
+import { runEvaluation, runExport, runSelfTest, runTraining } from "../train/worker.ts";
 import { UserError, errorMessage, usageError } from "../util/errors.ts";
 import { formatBytes, formatDuration, formatInteger } from "../util/format.ts";
 import { createProgress } from "../util/progress.ts";
@@ -31,6 +31,9 @@ const modeFields = {
   maxTokens: z.int().min(1).default(120).meta({ description: "tokens of an answer for --evaluate", placeholder: "N" }),
   temperature: z.number().min(0).default(0).meta({ aliases: ["temp"], description: "for --evaluate", placeholder: "T" }),
   parallel: z.int().min(1).max(256).default(8).meta({ aliases: ["np"], description: "sequences at once for --evaluate", placeholder: "N" }),
+  export: z.string().optional().meta({ description: "write this trained head (GGUF) as mtp.* tensors of a checkpoint, for vLLM and SGLang, into --output", placeholder: "HEAD" }),
+  checkpoint: z.string().optional().meta({ description: "the target's Hugging Face checkpoint, for --export", placeholder: "DIR" }),
+  dtype: z.enum(["bf16", "f16", "f32"]).default("bf16").meta({ description: "type of the exported tensors" }),
   selfTest: z.boolean().default(false).meta({ description: "compare gradients of this device with the CPU's on random data, and time a step" }),
   shape: z.string().optional().meta({ description: "JSON file with the head's dimensions for --self-test", placeholder: "FILE" }),
   force: forceOverwrite,
@@ -43,11 +46,13 @@ export const command = defineCommand({
     "The head's logits are first compared with llama.cpp's own; training starts when they agree.\n" +
     "  foretoken train -m MODEL -c CAPTURE -o OUT --minutes 2\n" +
     "  foretoken train -m MODEL --evaluate OUT/head.gguf\n" +
+    "  foretoken train --export OUT/head.gguf --checkpoint DIR -o DIR-WITH-HEAD\n" +
     "  foretoken train --self-test --device CUDA0 --shape FILE",
   options: z.strictObject({ ...trainSettings.partial().shape, ...modeFields }),
   async run(o, io) {
-    const { recipe, resume, evaluate, prompts, nMax, maxTokens, temperature, parallel, selfTest, shape, force, ...flags } = o;
+    const { recipe, resume, evaluate, prompts, nMax, maxTokens, temperature, parallel, selfTest, shape, force, export: exported, checkpoint, dtype, ...flags } = o;
     const given = { ...(recipe === undefined ? {} : readRecipe(recipe)), ...Object.fromEntries(Object.entries(flags).filter(([, v]) => v !== undefined)) };
+    if (exported !== undefined) return await exportHead(io, { head: exported, checkpoint, dtype, force, output: given["output"], llamaDir: given["llamaDir"] });
     if (selfTest) return report(io, await test(given, shape, io.signal));
     if (evaluate.length > 0) return await judge({ ...given, evaluate, prompts, nMax, maxTokens, temperature, parallel }, io);
     const settings = checkOptions(trainSettings, given);
@@ -114,6 +119,13 @@ async function follow(io: Io, start: (onEvent: (event: TrainEvent) => void) => P
     }
   });
   return end;
+}
+
+async function exportHead(io: Io, o: { head: string; checkpoint: string | undefined; dtype: "bf16" | "f16" | "f32"; force: boolean; output: unknown; llamaDir: unknown }): Promise<void> {
+  if (o.checkpoint === undefined || typeof o.output !== "string") throw usageError("--export needs --checkpoint and --output");
+  const dtypes = { bf16: "BF16", f16: "F16", f32: "F32" } as const;
+  const result = await runExport({ head: o.head, checkpoint: o.checkpoint, output: o.output, dtype: dtypes[o.dtype], force: o.force, llamaDir: typeof o.llamaDir === "string" ? o.llamaDir : undefined }, io.signal);
+  io.out(io.json ? JSON.stringify(result) : `${result.output}: ${result.nTensors} tensors, ${formatBytes(result.sizeBytes)}`);
 }
 
 interface JudgeSettings {

@@ -1,4 +1,5 @@
 /** Writing a head: an MTP-only GGUF that llama.cpp loads beside its target, or `mtp.*` tensors of an HF checkpoint. */
+import * as path from "node:path";
 import { u32Entry, type EntryInput } from "../gguf/kv.ts";
 import { modelKey } from "../gguf/keys.ts";
 import { recurrentLayersEntry } from "../gguf/shape-entries.ts";
@@ -11,7 +12,8 @@ import { mtpName } from "../hf/tensor-names.ts";
 import { UserError } from "../util/errors.ts";
 import { nElements, parameterSpecs, type HeadShape, type HeadWeights } from "./head-shape.ts";
 import type { FrozenWeights } from "./frozen.ts";
-import type { Target } from "./target.ts";
+import { openGgmlDevice } from "../llama/ggml.ts";
+import { readHeadWeights, readTarget, type Target } from "./target.ts";
 
 /** Norms and routers stay F32, as the converter writes them. */
 const isKeptF32 = (name: string, ne: readonly number[]): boolean => ne.length === 1 || name.startsWith("ffn_gate_inp");
@@ -60,6 +62,23 @@ function encoded(values: Float32Array, type: FloatType, nBytes: number): Uint8Ar
   const out = new Uint8Array(nBytes);
   encodeFloats(values, type, out);
   return out;
+}
+
+export interface ExportOptions {
+  /** A GGUF file with one MTP layer. */
+  readonly head: string;
+  readonly checkpoint: string;
+  readonly output: string;
+  readonly dtype: FloatType;
+  readonly force: boolean;
+  readonly llamaDir: string | undefined;
+}
+
+/** A trained GGUF head as a checkpoint. Runs native code when the head is quantized. */
+export async function exportHead({ head, llamaDir, ...options }: ExportOptions): Promise<MtpCheckpointResult> {
+  const shape = readTarget(head).head;
+  using device = openGgmlDevice({ device: "cpu", llamaDir });
+  return await writeHeadCheckpoint({ ...options, shape, weights: readHeadWeights(head, shape, device), provenance: { builder: "train", head: path.basename(head) } });
 }
 
 /** The head beside the embeddings, config and tokenizer of its checkpoint, named as vLLM and SGLang load it. */

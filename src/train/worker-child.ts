@@ -3,6 +3,7 @@ import { serveChild } from "../llama/child.ts";
 import { UserError } from "../util/errors.ts";
 import { capture } from "./capture.ts";
 import { evaluateHead } from "./evaluate.ts";
+import { exportHead } from "./export.ts";
 import { selfTest } from "./self-test.ts";
 import { train } from "./trainer.ts";
 import type { WorkRequest, WorkResults } from "./worker.ts";
@@ -34,6 +35,8 @@ serveChild<WorkRequest, WorkResults[keyof WorkResults]>(async (request, note) =>
       return await evaluateHead({ ...request.options, signal, onProgress: (nDone, nTotal) => progress([nDone, nTotal]) });
     case "self-test":
       return selfTest(request.options);
+    case "export":
+      return await exportHead(request.options);
     default:
       return request satisfies never;
   }

@@ -3,8 +3,10 @@
  * training must not share a process with anything that computes.
  */
 import { runInChild } from "../llama/child.ts";
+import type { MtpCheckpointResult } from "../hf/mtp-checkpoint.ts";
 import type { CaptureOptions, CaptureProgress } from "./capture.ts";
 import type { Evaluation, EvaluateOptions } from "./evaluate.ts";
+import type { ExportOptions } from "./export.ts";
 import type { SelfTestOptions, SelfTestResult } from "./self-test.ts";
 import type { Manifest } from "./shards.ts";
 import { TrainLog } from "./train-log.ts";
@@ -16,13 +18,15 @@ export type WorkRequest =
   | { readonly kind: "capture"; readonly options: Plain<CaptureOptions> }
   | { readonly kind: "train"; readonly options: TrainOptions }
   | { readonly kind: "evaluate"; readonly options: Plain<EvaluateOptions> }
-  | { readonly kind: "self-test"; readonly options: SelfTestOptions };
+  | { readonly kind: "self-test"; readonly options: SelfTestOptions }
+  | { readonly kind: "export"; readonly options: ExportOptions };
 
 export interface WorkResults {
   readonly capture: Manifest;
   readonly train: null;
   readonly evaluate: Evaluation;
   readonly "self-test": SelfTestResult;
+  readonly export: MtpCheckpointResult;
 }
 
 function run<K extends keyof WorkResults>(kind: K, options: Extract<WorkRequest, { kind: K }>["options"], hooks: { onNote?: (note: string) => void; signal: AbortSignal }): Promise<WorkResults[K]> {
@@ -57,4 +61,9 @@ export function runEvaluation(options: Plain<EvaluateOptions>, hooks: { readonly
 
 export function runSelfTest(options: SelfTestOptions, signal: AbortSignal): Promise<SelfTestResult> {
   return run("self-test", options, { signal });
+}
+
+/** Writes a trained head beside the embeddings of its checkpoint. */
+export function runExport(options: ExportOptions, signal: AbortSignal): Promise<MtpCheckpointResult> {
+  return run("export", options, { signal });
 }
