@@ -5,11 +5,11 @@ import { fileURLToPath } from "node:url";
 
 /**
  * stdout carries results of the command line, so what native libraries print goes to stderr; `onText` gets a copy.
- * Messages are structured clones: typed arrays cross as they are.
+ * Messages are structured clones: typed arrays cross as they are. ggml would start a debugger before it aborts.
  */
 export function forkEngine(entry: URL | string, onText: (text: string) => void): ChildProcess {
   const file = entry instanceof URL ? fileURLToPath(entry) : entry;
-  const child = fork(file, [], { serialization: "advanced", execArgv: execArgvFor(file), stdio: ["ignore", 2, "pipe", "ipc"] });
+  const child = fork(file, [], { serialization: "advanced", execArgv: execArgvFor(file), stdio: ["ignore", 2, "pipe", "ipc"], env: { GGML_NO_BACKTRACE: "1", ...process.env } });
   child.stderr?.on("data", (text: Buffer) => {
     process.stderr.write(text);
     onText(text.toString());
