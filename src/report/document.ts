@@ -3,7 +3,7 @@ import type { Block, Tile } from "./block.ts";
 import { formatFixed } from "../util/format.ts";
 import type { Table } from "../util/table.ts";
 import type { BenchRow, ReportData, Section, SectionPart } from "./model.ts";
-import { acceptancePlot, costPlot, ratioPlot, throughputPlot, trainingPlot, ttftPlot } from "./plots.ts";
+import { acceptancePlot, costPlot, ratioPlot, throughputPlots, trainingPlot, ttftPlot } from "./plots.ts";
 import * as tables from "./tables.ts";
 
 export const defaultSections: readonly Section[] = [
@@ -40,13 +40,12 @@ function rowsOf(data: ReportData, s: Section): BenchRow[] {
 }
 
 function partBlocks(part: SectionPart, data: ReportData, s: Section, id: string): Block[] {
-  const perMatrix = (make: (rows: BenchRow[], key: string) => Block | undefined): Block[] => {
+  const perMatrix = (make: (rows: BenchRow[], key: string) => Block | readonly Block[] | undefined): Block[] => {
     const rows = rowsOf(data, s);
     const matrices = [...new Set(rows.map((r) => r.matrix))];
     return matrices.flatMap((m, i) => {
-      const block = make(rows.filter((r) => r.matrix === m), matrices.length > 1 ? `${id}-${i + 1}` : id);
-      if (block === undefined) return [];
-      return matrices.length > 1 ? [{ kind: "heading", level: 3, text: m } as const, block] : [block];
+      const blocks = [make(rows.filter((r) => r.matrix === m), matrices.length > 1 ? `${id}-${i + 1}` : id) ?? []].flat();
+      return matrices.length > 1 && blocks.length > 0 ? [{ kind: "heading", level: 3, text: m } as const, ...blocks] : blocks;
     });
   };
   const profiles = data.profiles.filter((p) => s.profiles === null || s.profiles.includes(p.name));
@@ -84,7 +83,7 @@ function partBlocks(part: SectionPart, data: ReportData, s: Section, id: string)
     case "extra":
       return data.extra.flatMap((e): Block[] => [{ kind: "heading", level: 3, text: e.title }, ...(e.text === null ? [] : [{ kind: "text", text: e.text } as const]), table(tables.extraTable(e))]);
     case "plot:throughput":
-      return perMatrix((rows, key) => throughputPlot(`throughput-${key}`, rows));
+      return perMatrix((rows, key) => throughputPlots(`throughput-${key}`, rows));
     case "plot:ratio":
       return perMatrix((rows, key) => ratioPlot(`ratio-${key}`, rows));
     case "plot:acceptance":

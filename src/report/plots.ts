@@ -3,7 +3,7 @@ import * as Plot from "@observablehq/plot";
 import { formatFixed } from "../util/format.ts";
 import type { Block } from "./block.ts";
 import type { BenchRow, CostTable, TrainingRun } from "./model.ts";
-import { baselineColor, drawFigure, narrowSize, seriesColor, wideSize, type LegendEntry, type Size } from "./svg.ts";
+import { baselineColor, drawFigure, narrowSize, plain, seriesColor, wideSize, type LegendEntry, type Size } from "./svg.ts";
 import { concurrenciesOf } from "./tables.ts";
 
 type Figure = Extract<Block, { kind: "figure" }>;
@@ -32,7 +32,7 @@ function overConcurrency(title: string, rows: readonly BenchRow[], legend: reado
   });
   // Wide intervals run out of the picture; the table has their ends.
   const most = Math.max(one ?? 0, ...points.map((p) => p.y)) * 1.15;
-  const aside = (label: string): number => (legend.findIndex((e) => e.label === label) - (legend.length - 1) / 2) * (size.isNarrow ? 4 : 6);
+  const aside = (label: string): number => (legend.findIndex((e) => e.label === label) - (legend.length - 1) / 2) * Math.min(size.isNarrow ? 4 : 6, (size.isNarrow ? 36 : 60) / legend.length);
   return drawFigure(title, legend, size, {
     height: size.isNarrow ? 260 : 320,
     marginLeft: 48,
@@ -55,11 +55,43 @@ function overConcurrency(title: string, rows: readonly BenchRow[], legend: reado
   });
 }
 
-export function throughputPlot(id: string, rows: readonly BenchRow[]): Figure {
-  const legend = legendOf(rows);
-  const title = "Output tokens per second by concurrency";
-  const caption = "Output tokens per second of all streams together, by streams in flight. Bands are 95% intervals over rounds, where there were rounds.";
-  return figure(id, title, caption, (size) => overConcurrency(title, rows, legend, size, "tok/s", (r) => r.tokPerSec, (r) => r.tokPerSecInterval));
+/** Lines for profiles measured at several concurrencies; bars at the highest one when it has others too, or when there is but one. */
+export function throughputPlots(id: string, rows: readonly BenchRow[]): Figure[] {
+  const isLine = (profile: string): boolean => new Set(rows.filter((r) => r.profile === profile).map((r) => r.concurrency)).size > 1;
+  const lines = rows.filter((r) => isLine(r.profile));
+  const figures: Figure[] = [];
+  if (lines.length > 0) {
+    const legend = legendOf(lines);
+    const title = "Output tokens per second by concurrency";
+    const caption = "Output tokens per second of all streams together, by streams in flight. Bands are 95% intervals over rounds, where there were rounds.";
+    figures.push(figure(id, title, caption, (size) => overConcurrency(title, lines, legend, size, "tok/s", (r) => r.tokPerSec, (r) => r.tokPerSecInterval)));
+  }
+  const top = concurrenciesOf(rows).at(-1);
+  if (lines.length < rows.length) figures.push(throughputBars(`${id}-bars`, rows.filter((r) => r.concurrency === top)));
+  return figures;
+}
+
+function throughputBars(id: string, rows: readonly BenchRow[]): Figure {
+  const baselines = new Set(rows.flatMap((r) => (r.ratio === null ? [] : [r.ratio.baseline])));
+  const points = rows.map((r) => ({ profile: plain(r.profile), fill: baselines.has(r.profile) ? baselineColor : seriesColor(0), x: r.tokPerSec, low: r.tokPerSecInterval?.low ?? r.tokPerSec, high: r.tokPerSecInterval?.high ?? r.tokPerSec }));
+  const title = `Output tokens per second at c${rows[0]?.concurrency ?? 0}`;
+  const most = Math.max(...points.map((p) => p.x)) * 1.15;
+  return figure(id, title, "All streams together. Lines are 95% intervals over rounds, where there were rounds.", (size) =>
+    drawFigure(title, [], size, {
+      height: 36 + 38 * points.length,
+      marginLeft: 8,
+      marginRight: 44,
+      x: { ...axis, domain: [0, most], ticks: size.isNarrow ? 4 : 8 },
+      y: { ...axis, domain: points.map((p) => p.profile), padding: 0.3, axis: null },
+      marks: [
+        Plot.gridX({ ticks: size.isNarrow ? 4 : 8, stroke: "var(--rule)", strokeOpacity: 1 }),
+        Plot.ruleY(points, { y: "profile", x1: 0, x2: "x", stroke: "fill", strokeWidth: 10, strokeOpacity: 0.75, dy: 8 }),
+        Plot.ruleY(points.filter((p) => p.high > p.low), { y: "profile", x1: "low", x2: "high", stroke: "var(--ink)", strokeWidth: 1.2, dy: 8, clip: true }),
+        Plot.text(points, { y: "profile", text: "profile", frameAnchor: "left", textAnchor: "start", dy: -9, dx: 2, fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 3, ...(size.isNarrow ? { lineWidth: 27, textOverflow: "ellipsis" as const } : {}) }),
+        Plot.text(points, { y: "profile", x: "x", text: (p: { x: number }) => formatFixed(p.x, 1), textAnchor: "start", dx: 6, dy: 8, fill: "var(--soft)", stroke: "var(--paper)", strokeWidth: 3 }),
+      ],
+    }),
+  );
 }
 
 /** Undefined when no row has a ratio. */
@@ -119,9 +151,9 @@ export function ttftPlot(id: string, rows: readonly BenchRow[]): Figure | undefi
   const color = colorOf(legend);
   const points = at.map((r) => {
     const q = r.ttftQuantilesMs as readonly number[] & { [i: number]: number };
-    return { profile: r.profile, low: q[1] as number, q1: q[5] as number, mid: q[10] as number, q3: q[15] as number, high: q[19] as number };
+    return { profile: plain(r.profile), color: color(r.profile), low: q[1] as number, q1: q[5] as number, mid: q[10] as number, q3: q[15] as number, high: q[19] as number };
   });
-  const stroke = (p: { profile: string }): string => color(p.profile);
+  const stroke = "color";
   const title = `Time to first token at c${top}`;
   const caption = "Per profile: line from the 5th to the 95th percentile of the requests, bar over the middle half, dot at the median. Milliseconds at the client.";
   return figure(id, title, caption, (size) =>

@@ -48,15 +48,14 @@ export function drawFigure(title: string, legend: readonly LegendEntry[], size: 
   svg.querySelector("style")?.remove();
   const height = Number(svg.getAttribute("height"));
   const columns = size.isNarrow ? 1 : Math.max(1, Math.min(2, Math.floor(92 / Math.max(1, ...legend.map((e) => e.label.length)))));
-  const rowHeight = 19;
-  const top = legend.length === 0 ? 0 : Math.ceil(legend.length / columns) * rowHeight + 8;
+  const { entries, height: legendHeight } = layOutLegend(legend, columns, size.width);
+  const top = legend.length === 0 ? 0 : legendHeight + 8;
   for (const name of ["class", "width", "height", "style", "fill", "viewBox"]) svg.removeAttribute(name);
   svg.setAttribute("x", "0");
   svg.setAttribute("y", String(top));
   svg.setAttribute("width", String(size.width));
   svg.setAttribute("height", String(height));
   svg.setAttribute("fill", "currentColor");
-  const entries = legend.map((e, i) => legendEntry(e, (i % columns) * (size.width / columns), Math.floor(i / columns) * rowHeight));
   const outerHTML = stableIds((svg as unknown as { outerHTML: string }).outerHTML);
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${size.width} ${height + top}" width="${size.width}" height="${height + top}" role="img" aria-label="${escapeXml(title)}" font-family="system-ui, sans-serif" font-size="12" color="var(--ink)" fill="currentColor">${entries.join("")}${outerHTML}</svg>`;
 }
@@ -77,9 +76,39 @@ function stableIds(svg: string): string {
     });
 }
 
-function legendEntry(entry: LegendEntry, x: number, y: number): string {
-  return `<g transform="translate(${x},${y})"><line x1="2" x2="22" y1="9" y2="9" stroke="${entry.color}" stroke-width="2.5"${entry.isDashed ? ' stroke-dasharray="5 3"' : ""}></line><text x="29" y="13">${escapeXml(entry.label)}</text></g>`;
+const legendRow = 19;
+const legendLine = 15;
+
+/** Rows of entries; a label that is too long for its column goes on below. */
+function layOutLegend(legend: readonly LegendEntry[], columns: number, width: number): { entries: string[]; height: number } {
+  const entries: string[] = [];
+  let y = 0;
+  for (let i = 0; i < legend.length; i += columns) {
+    const row = legend.slice(i, i + columns).map((e) => ({ ...e, lines: wrap(plain(e.label), Math.floor((width / columns - 34) / 7)) }));
+    row.forEach((e, column) => entries.push(legendEntry(e, column * (width / columns), y)));
+    y += legendRow + (Math.max(...row.map((e) => e.lines.length)) - 1) * legendLine;
+  }
+  return { entries, height: y };
 }
+
+function legendEntry(entry: LegendEntry & { readonly lines: readonly string[] }, x: number, y: number): string {
+  const text = entry.lines.map((line, i) => `<text x="29" y="${13 + i * legendLine}">${escapeXml(line)}</text>`).join("");
+  return `<g transform="translate(${x},${y})"><line x1="2" x2="22" y1="9" y2="9" stroke="${entry.color}" stroke-width="2.5"${entry.isDashed ? ' stroke-dasharray="5 3"' : ""}></line>${text}</g>`;
+}
+
+function wrap(text: string, nMost: number): string[] {
+  const lines: string[] = [""];
+  for (const word of text.split(" ")) {
+    const line = lines.at(-1) ?? "";
+    if (line === "") lines[lines.length - 1] = word;
+    else if (line.length + 1 + word.length <= nMost) lines[lines.length - 1] = `${line} ${word}`;
+    else lines.push(word);
+  }
+  return lines;
+}
+
+/** Labels without the marks that text blocks may have. */
+export const plain = (text: string): string => text.replaceAll("`", "").replaceAll("**", "");
 
 export function escapeXml(text: string): string {
   return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");
