@@ -99,7 +99,7 @@ export function trainOptionsOf(s: TrainSettings, nVocab: number, resume: boolean
     snapshotEvery: s.snapshotEvery,
     nSnapshotsKept: s.keepSnapshots,
     validateEvery: s.validateEvery,
-    nValidationBatches: 8,
+    nValidationBatches: 4,
     patience: s.patience,
     logEvery: s.logEvery,
     seed: s.seed,

@@ -13,7 +13,7 @@ import { openDataset, WindowStream, type Dataset } from "./dataset.ts";
 import { writeHeadGguf } from "./export.ts";
 import { FrozenTensors, type FrozenWeights } from "./frozen.ts";
 import { countParameters, nElements, parameterSpecs, type HeadWeights } from "./head-shape.ts";
-import { tokensPerDraft } from "./metrics.ts";
+import { meanMetrics, tokensPerDraft, type BatchMetrics } from "./metrics.ts";
 import { compareWithRuntime, parityLimitOf, requireParity } from "./parity.ts";
 import type { HeadParameters } from "./parameters.ts";
 import { fitRidge } from "./ridge.ts";
@@ -93,6 +93,8 @@ class Run {
   readonly #configuration: Record<string, unknown>;
   readonly #startMs = performance.now();
   readonly #stepMs: number[] = [];
+  /** Since the last line of the log: one batch is a few documents, too few to tell anything. */
+  readonly #recent: BatchMetrics[] = [];
   /** Heads that are finished, in front of the one in training. */
   readonly #finished: HeadWeights[] = [];
   #elapsedBefore = 0;
@@ -138,6 +140,7 @@ class Run {
       } finally {
         run.close();
       }
+      this.#recent.length = 0;
       if (reason === "done") this.#stepInStage = 0;
     }
     const heads = await this.#exportHeads(trained, "head");
@@ -207,7 +210,8 @@ class Run {
     const stepMs = performance.now() - startMs;
     this.#threads.note(stepMs);
     this.#stepMs.push(stepMs);
-    if (this.#step % this.#options.logEvery !== 0 && this.#step > 2) return;
+    this.#recent.push(metrics);
+    if (this.#step % this.#options.logEvery !== 0 && this.#step > 1) return;
     this.#hooks.onEvent({
       event: "step",
       step: this.#step,
@@ -220,7 +224,7 @@ class Run {
       tokensPerSecond: (1000 * this.#options.nTokens) / stepMs,
       nEpochs: this.#stream.nEpochs,
       threads,
-      ...metrics,
+      ...meanMetrics(this.#recent.splice(0)),
     });
   }
 
