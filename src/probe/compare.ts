@@ -42,12 +42,17 @@ export function findFork(reference: CapturedOutput, other: CapturedOutput): Fork
   return { id: reference.id, atChar, atToken, margin: atToken === null ? null : (reference.tokens?.[atToken]?.margin ?? null) };
 }
 
-/** The token that holds a character; past the end, the one after the last (the end-of-generation token when the server lists it). */
-function tokenAt({ tokens }: CapturedOutput, atChar: number): number | null {
+/**
+ * The token that holds a character; past the end, the one after the last. A token whose text is not the text's next piece
+ * (a special token, which the text leaves out, or a part of a character) takes no room.
+ */
+function tokenAt({ tokens, text }: CapturedOutput, atChar: number): number | null {
   if (tokens === null || tokens.length === 0) return null;
   let end = 0;
   for (const [i, token] of tokens.entries()) {
-    end += token.text.length;
+    const start = token.text === "" ? -1 : text.indexOf(token.text, end);
+    // Parts of one character come as replacement marks: the next whole token is found a few characters on.
+    if (start >= end && start <= end + 2) end = start + token.text.length;
     if (atChar < end) return i;
   }
   return tokens.length;

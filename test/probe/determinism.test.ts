@@ -29,9 +29,16 @@ describe("findFork", () => {
     expect(findFork({ ...reference, tokens: null }, { ...reference, text: "X" })).toEqual({ id: "p", atChar: 0, atToken: null, margin: null });
   });
 
+  test("tokens that the text leaves out take no room", () => {
+    const one: CapturedOutput = { ...output("p", [["ab", 1], ["<|im_end|>", 2], ["\uFFFD", 3], ["\uFFFD", 4], ["cd", 5]]), text: "ab\u00e9cd" };
+    expect(findFork(one, { ...one, text: "ab\u00e9cX" })).toMatchObject({ atToken: 4, margin: 5 });
+    expect(findFork(one, { ...one, text: "aX" })).toMatchObject({ atToken: 0 });
+  });
+
   test("a change at any place is found there", () => {
     fc.assert(
-      fc.property(fc.array(fc.string({ minLength: 1, maxLength: 3 }), { minLength: 1, maxLength: 20 }), fc.nat(), (texts, n) => {
+      fc.property(fc.array(fc.string({ minLength: 1, maxLength: 3 }), { minLength: 1, maxLength: 20 }), fc.nat(), (pieces, n) => {
+        const texts = pieces.map((t, i) => `${i};${t}`);
         const at = n % texts.length;
         const one = output("p", texts.map((t) => [t, 1]));
         const start = texts.slice(0, at).join("").length;
