@@ -100,7 +100,8 @@ function keysOfFile(file: string | undefined): string[] {
 function engineStart(options: ServeOptions): EngineStart {
   const known = new Set(Object.keys(engineOptions.shape));
   const engine = Object.fromEntries(Object.entries(options).filter(([key]) => known.has(key))) as EngineStart["engine"];
-  return { engine, maxQueue: options.maxQueue };
+  // The parent counts running and waiting requests together; a burst waits whole in the engine until its next step.
+  return { engine, maxQueue: options.maxQueue + options.parallel };
 }
 
 function announce(url: string, settings: ServerSettings, info: { readonly nSlots: number; readonly nCtxSeq: number; readonly nMax: number; readonly device: string; readonly loadMs: number; readonly loadedBytes: number } | undefined, options: ServeOptions, io: Io): void {

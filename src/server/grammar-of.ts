@@ -22,11 +22,15 @@ export function grammarOf(request: CompletionRequest | ChatRequest, context: Gra
   const isForced = tools !== undefined && tools.choice !== "auto";
   if (request.grammar !== undefined && (schema !== undefined || isForced)) throw badRequest("grammar cannot be combined with response_format, json_schema or a forced tool_choice", "grammar");
   if (request.grammar !== undefined) return request.grammar;
-  // With tools that may be called, the model decides between a call and JSON: no one grammar says both.
   if (schema === undefined && !isForced) return undefined;
   const grammar = new Grammar();
   try {
-    const answer = isForced ? addToolCalls(grammar, tools) : addSchema(grammar, (schema as Wanted).schema, { name: "answer", strict: (schema as Wanted).strict });
+    // With tools that may be called the model decides: the JSON that was asked for, or calls.
+    const branches = [
+      ...(schema === undefined || isForced ? [] : [addSchema(grammar, schema.schema, { name: "answer", strict: schema.strict })]),
+      ...(tools === undefined ? [] : [addToolCalls(grammar, tools)]),
+    ];
+    const answer = grammar.add("reply", branches.join(" | "));
     return grammar.toString(context.isReasoning === true ? `${REASONING} ${answer}` : answer);
   } catch (error) {
     if (error instanceof SchemaError || error instanceof RangeError) throw badRequest(error.message, isForced ? "tools" : "response_format", "invalid_schema");

@@ -148,8 +148,8 @@ export const httpCases = [
 
   anyCase("http: more requests than slots are all answered", async (target) => {
     const prompt = promptOf(target);
-    const bodies = await Promise.all(Array.from({ length: 12 }, async () => ok(target, COMPLETIONS, { model: target.model, prompt, max_tokens: 8, temperature: 0 })));
-    for (const body of bodies) assert.equal(body.usage.completion_tokens, bodies[0].usage.completion_tokens);
+    const bodies = await Promise.all(Array.from({ length: 12 }, async () => ok(target, COMPLETIONS, { model: target.model, prompt, max_tokens: 8, ignore_eos: true, temperature: 0 })));
+    for (const body of bodies) assert.equal(body.usage.completion_tokens, 8);
   }),
 
   anyCase("http: a waiting client that leaves cancels only itself", async (target) => {

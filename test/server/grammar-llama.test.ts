@@ -50,6 +50,13 @@ describe("grammars on libllama", () => {
       }
   });
 
+  test("with tools and a schema, the model may call or answer in JSON", () => {
+    const request = chat({ tools, response_format: { type: "json_schema", json_schema: { name: "s", schema: { enum: ["yes"] } } } });
+    const grammar = grammarOf(request, { tools: toolsInUse(request, "hermes") }) as string;
+    for (const text of ['"yes"', '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>']) expect(accepts(grammar, text), text).toBe(true);
+    for (const text of ['"no"', "yes"]) expect(accepts(grammar, text), text).toBe(false);
+  });
+
   const tool = (name: string, parameters: object) => ({ type: "function", function: { name, parameters } });
   const tools = [tool("weather", { type: "object", properties: { city: { type: "string" }, days: { type: "integer" } }, required: ["city"] }), tool("clock", { type: "object", properties: {} })];
 
