@@ -150,17 +150,20 @@ export class Engine implements EngineLoop {
     const { table } = this.gate;
     const { baseMs, rowMs } = this.prefillCost;
     const pauseMs = maxPauseSteps * this.#stepMs;
+    // Exact output needs prompts read as they are alone: one at a time, in chunks that do not depend on the others.
+    const isExact = this.#config.verify === "sequential";
+    const maxRows = Math.min(nUbatch, nRows);
     return schedule({
-      prefillLeft: prefilling.map((s) => s.nPrefillLeft),
+      prefillLeft: (isExact ? prefilling.slice(0, 1) : prefilling).map((s) => s.nPrefillLeft),
       isFreshPrefill: prefilling.every((s) => s.nPast === s.nCached),
       nDecoding,
       nStreaming,
       nFreeSlots: this.slots.nFree,
       waitedMs: prefilling.length > 0 ? now - (prefilling[0] as Sequence).startMs : 0,
       decodeCreditMs: this.#decodeCreditMs,
-      maxRows: Math.min(nUbatch, nRows),
-      maxRowsWhileStreaming: rowMs === 0 ? nUbatch : Math.max(minChunkRows, Math.floor((pauseMs - baseMs) / rowMs)),
-      maxPad: Number.isFinite(nRollback) ? Math.min(maxPadRows, nRollback) : 0,
+      maxRows,
+      maxRowsWhileStreaming: isExact || rowMs === 0 ? maxRows : Math.max(minChunkRows, Math.floor((pauseMs - baseMs) / rowMs)),
+      maxPad: Number.isFinite(nRollback) && !isExact ? Math.min(maxPadRows, nRollback) : 0,
       sinceArrivalMs: now - this.slots.lastArrivalMs,
       burstSize: this.slots.burstSize,
       holdBack: {
