@@ -30,7 +30,7 @@ export function readExtras(recipe: Recipe, done: readonly Done[]): Extras {
     training: [...of("training").map((d) => trainingRun(d)), ...of("evaluation").map((d) => evaluationRun(recipe, d))],
     shapes: of("shapes").flatMap(shapeRows),
     costs: of("shapes").flatMap(costTables),
-    extra: of("table").flatMap(({ record }) => partsOf<ExtraTable>(record.result)),
+    extra: [...phaseTable(of("shapes")), ...of("table").flatMap(({ record }) => partsOf<ExtraTable>(record.result))],
   };
 }
 
@@ -96,6 +96,26 @@ function shapeRows({ step, record }: Done): ShapeRow[] {
     logitRows: s.nOutputs,
     shape: `\`${s.steadyShape}\` (${Math.round(100 * s.steadyShare)}% of decode steps)`,
   }));
+}
+
+/** Where decode time went, per traced run: the reports' `#calls(b,p,g,a)` and `dur(b,p,g,a)`, with the verification that they left out. */
+function phaseTable(done: readonly Done[]): ExtraTable[] {
+  const rows = done.flatMap(({ step, record }) =>
+    traceRuns(record).map(({ concurrency, summary: s }) => {
+      const perStep = (ms: number): number => ms / Math.max(1, s.nDecodeSteps);
+      const { process: processMs, generate, verify, own, total } = s.decodeMs;
+      return [`${step.title}, c${concurrency}`, s.nDecodeSteps, s.nProcessCalls, s.nGenerateCalls, perStep(total), perStep(verify), perStep(generate), perStep(processMs), perStep(own)];
+    }),
+  );
+  if (rows.length === 0) return [];
+  return [
+    {
+      title: "Decode time by phase",
+      text: "Milliseconds of an average decode step: verify is the target, generate the drafting calls of the head, process its catch-up when that is a call of its own, own the engine around them.",
+      columns: ["Profile", "Decode steps", "Process calls", "Generate calls", "ms per step", "verify", "generate", "process", "own"],
+      rows,
+    },
+  ];
 }
 
 /** The gate's table: a whole step of so many sequences with so many drafts. */
