@@ -2,7 +2,7 @@
 import type { Block, Tile } from "./block.ts";
 import { formatFixed } from "../util/format.ts";
 import type { Table } from "../util/table.ts";
-import type { BenchRow, ReportData, Section, SectionPart } from "./model.ts";
+import type { BenchRow, ProfileInfo, ReportData, Section, SectionPart } from "./model.ts";
 import { acceptancePlot, costPlot, ratioPlot, throughputPlots, trainingPlot, ttftPlot } from "./plots.ts";
 import * as tables from "./tables.ts";
 
@@ -35,75 +35,67 @@ export function reportBlocks(data: ReportData): Block[] {
   return blocks;
 }
 
-function rowsOf(data: ReportData, s: Section): BenchRow[] {
-  return data.rows.filter((r) => (s.matrix === null || r.matrix === s.matrix) && (s.profiles === null || s.profiles.includes(r.profile)) && (s.concurrency === null || s.concurrency.includes(r.concurrency)));
+/** What a part may look at. */
+interface PartContext {
+  readonly data: ReportData;
+  readonly section: Section;
+  readonly id: string;
+  readonly profiles: readonly ProfileInfo[];
+  /** One block or several for each matrix, under a heading of its own when there are several. */
+  readonly perMatrix: (make: (rows: BenchRow[], key: string) => Block | readonly Block[] | undefined) => Block[];
 }
 
-function partBlocks(part: SectionPart, data: ReportData, s: Section, id: string): Block[] {
-  const perMatrix = (make: (rows: BenchRow[], key: string) => Block | readonly Block[] | undefined): Block[] => {
-    const rows = rowsOf(data, s);
-    const matrices = [...new Set(rows.map((r) => r.matrix))];
-    return matrices.flatMap((m, i) => {
-      const blocks = [make(rows.filter((r) => r.matrix === m), matrices.length > 1 ? `${id}-${i + 1}` : id) ?? []].flat();
-      return matrices.length > 1 && blocks.length > 0 ? [{ kind: "heading", level: 3, text: m } as const, ...blocks] : blocks;
-    });
-  };
-  const profiles = data.profiles.filter((p) => s.profiles === null || s.profiles.includes(p.name));
-  switch (part) {
-    case "recommendation":
-      return recommendationBlocks(data);
-    case "artifacts":
-      return some(data.artifacts, () => table(tables.artifactTable(data.artifacts)));
-    case "profiles":
-      return some(profiles, () => table(tables.profileTable(profiles)));
-    case "memory":
-      return some(profiles.filter((p) => p.loadedMiB !== null), (own) => table(tables.memoryTable(own), "Estimated: weights, caches, states and compute buffers of target and head, computed before loading. Added: what loading added, by the server's own measure. In all: device memory in use, or without a device all memory of the server's processes, Node included."));
-    case "correctness":
-      return some(data.correctness.filter((c) => s.profiles === null || s.profiles.includes(c.profile)), (checks) => table(tables.correctnessTable(checks)));
-    case "throughput":
-      return perMatrix((rows) => ({ ...table(tables.throughputTable(rows), loadCaption(rows)), best: bestThroughput(rows) }));
-    case "ratios":
-      return perMatrix((rows) => (rows.some((r) => r.ratio !== null) ? table(tables.ratioTable(rows), "Ratio: throughput over the baseline's of the same round, median over rounds; brackets are 95% intervals. One round has none.") : undefined));
-    case "results":
-      return perMatrix((rows) => table(tables.resultsTable(rows), loadCaption(rows)));
-    case "drafts":
-      return perMatrix((rows) => (rows.some((r) => (r.nDrafted ?? 0) > 0) ? table(tables.draftTable(rows), "Unconditional: accepted at a position / all drafts. Conditional: / drafts that reached it. Mean length: 1 + accepted / drafts.") : undefined));
-    case "phases":
-      return perMatrix((rows) => (rows.some((r) => r.phases.length > 0) ? { kind: "details", summary: "Where the server's time went", blocks: [table(tables.phaseTable(rows), "Counted by the server over the measured part.")] } : undefined));
-    case "acceptance":
-      return perMatrix((rows) => (rows.some((r) => (r.nDrafted ?? 0) > 0) ? table(tables.acceptanceTable(rows)) : undefined));
-    case "shapes":
-      return some(data.shapes, () => table(tables.shapeTable(data.shapes), "A decode call may be split into several forwards; both are counted by the library."));
-    case "determinism":
-      return data.determinism.flatMap((d): Block[] => [{ kind: "heading", level: 3, text: d.title }, table(tables.determinismTable(d), `Reference: ${d.reference}; ${d.maxTokens} new tokens at most.`), { kind: "text", text: d.verdict }]);
-    case "training":
-      return data.training.flatMap((run): Block[] => [{ kind: "heading", level: 3, text: run.name }, { kind: "text", text: run.detail }, ...some(run.snapshots, () => table(tables.trainingTable(run)))]);
-    case "costs":
-      return data.costs.map((c) => table(tables.costTable(c), `${c.title}, ms per call.`));
-    case "extra":
-      return data.extra.flatMap((e): Block[] => [{ kind: "heading", level: 3, text: e.title }, ...(e.text === null ? [] : [{ kind: "text", text: e.text } as const]), table(tables.extraTable(e))]);
-    case "plot:throughput":
-      return perMatrix((rows, key) => throughputPlots(`throughput-${key}`, rows));
-    case "plot:ratio":
-      return perMatrix((rows, key) => ratioPlot(`ratio-${key}`, rows));
-    case "plot:acceptance":
-      return perMatrix((rows, key) => acceptancePlot(`acceptance-${key}`, rows));
-    case "plot:ttft":
-      return perMatrix((rows, key) => ttftPlot(`ttft-${key}`, rows));
-    case "plot:costs":
-      return data.costs.map((c, i) => costPlot(`costs-${id}-${i + 1}`, c));
-    case "plot:training":
-      return data.training.flatMap((run, i) => trainingPlot(`training-${id}-${i + 1}`, run) ?? []);
-    case "conditions":
-      return [table(conditionTable(data))];
-    case "steps":
-      return some(data.steps, () => ({ kind: "details", summary: "Steps and their commands", blocks: [table(tables.stepTable(data.steps))] }));
-    case "raw":
-      return some(data.rawFiles, (files) => ({ kind: "details", summary: `Raw files (${files.length})`, blocks: [{ kind: "list", items: files.map((f) => `\`${f}\``) }] }));
-    default:
-      return part satisfies never;
-  }
+function partBlocks(part: SectionPart, data: ReportData, section: Section, id: string): Block[] {
+  const rows = data.rows.filter((r) => (section.matrix === null || r.matrix === section.matrix) && isShown(section, r.profile) && (section.concurrency === null || section.concurrency.includes(r.concurrency)));
+  const matrices = [...new Set(rows.map((r) => r.matrix))];
+  const isOne = matrices.length === 1;
+  return parts[part]({
+    data,
+    section,
+    id,
+    profiles: data.profiles.filter((p) => isShown(section, p.name)),
+    perMatrix: (make) =>
+      matrices.flatMap((m, i): Block[] => {
+        const blocks = [make(rows.filter((r) => r.matrix === m), isOne ? id : `${id}-${i + 1}`) ?? []].flat();
+        return isOne || blocks.length === 0 ? blocks : [{ kind: "heading", level: 3, text: m }, ...blocks];
+      }),
+  });
 }
+
+const isShown = (section: Section, profile: string): boolean => section.profiles === null || section.profiles.includes(profile);
+const hasDrafts = (rows: readonly BenchRow[]): boolean => rows.some((r) => (r.nDrafted ?? 0) > 0);
+
+const parts: Readonly<Record<SectionPart, (context: PartContext) => Block[]>> = {
+  recommendation: ({ data }) => recommendationBlocks(data),
+  artifacts: ({ data }) => some(data.artifacts, (artifacts) => table(tables.artifactTable(artifacts))),
+  profiles: ({ profiles }) => some(profiles, (own) => table(tables.profileTable(own))),
+  memory: ({ profiles }) =>
+    some(profiles.filter((p) => p.loadedMiB !== null), (own) =>
+      table(tables.memoryTable(own), "Estimated: weights, caches, states and compute buffers of target and head, computed before loading. Added: what loading added, by the server's own measure. In all: device memory in use, or without a device all memory of the server's processes, Node included."),
+    ),
+  correctness: ({ data, section }) => some(data.correctness.filter((c) => isShown(section, c.profile)), (checks) => table(tables.correctnessTable(checks))),
+  throughput: ({ perMatrix }) => perMatrix((rows) => ({ ...table(tables.throughputTable(rows), loadCaption(rows)), best: bestThroughput(rows) })),
+  ratios: ({ perMatrix }) => perMatrix((rows) => (rows.some((r) => r.ratio !== null) ? table(tables.ratioTable(rows), "Ratio: throughput over the baseline's of the same round, median over rounds; brackets are 95% intervals. One round has none.") : undefined)),
+  results: ({ perMatrix }) => perMatrix((rows) => table(tables.resultsTable(rows), loadCaption(rows))),
+  drafts: ({ perMatrix }) => perMatrix((rows) => (hasDrafts(rows) ? table(tables.draftTable(rows), "Unconditional: accepted at a position / all drafts. Conditional: / drafts that reached it. Mean length: 1 + accepted / drafts.") : undefined)),
+  phases: ({ perMatrix }) => perMatrix((rows) => (rows.some((r) => r.phases.length > 0) ? { kind: "details", summary: "Where the server's time went", blocks: [table(tables.phaseTable(rows), "Counted by the server over the measured part.")] } : undefined)),
+  acceptance: ({ perMatrix }) => perMatrix((rows) => (hasDrafts(rows) ? table(tables.acceptanceTable(rows)) : undefined)),
+  shapes: ({ data }) => some(data.shapes, (shapes) => table(tables.shapeTable(shapes), "A decode call may be split into several forwards; both are counted by the library.")),
+  determinism: ({ data }) =>
+    data.determinism.flatMap((d): Block[] => [{ kind: "heading", level: 3, text: d.title }, table(tables.determinismTable(d), `Reference: ${d.reference}; ${d.maxTokens} new tokens at most.`), { kind: "text", text: d.verdict }]),
+  training: ({ data }) => data.training.flatMap((run): Block[] => [{ kind: "heading", level: 3, text: run.name }, { kind: "text", text: run.detail }, ...some(run.snapshots, () => table(tables.trainingTable(run)))]),
+  costs: ({ data }) => data.costs.map((c) => table(tables.costTable(c), `${c.title}, ms per call.`)),
+  extra: ({ data }) => data.extra.flatMap((e): Block[] => [{ kind: "heading", level: 3, text: e.title }, ...(e.text === null ? [] : [{ kind: "text", text: e.text } as const]), table(tables.extraTable(e))]),
+  "plot:throughput": ({ perMatrix }) => perMatrix((rows, key) => throughputPlots(`throughput-${key}`, rows)),
+  "plot:ratio": ({ perMatrix }) => perMatrix((rows, key) => ratioPlot(`ratio-${key}`, rows)),
+  "plot:acceptance": ({ perMatrix }) => perMatrix((rows, key) => acceptancePlot(`acceptance-${key}`, rows)),
+  "plot:ttft": ({ perMatrix }) => perMatrix((rows, key) => ttftPlot(`ttft-${key}`, rows)),
+  "plot:costs": ({ data, id }) => data.costs.map((c, i) => costPlot(`costs-${id}-${i + 1}`, c)),
+  "plot:training": ({ data, id }) => data.training.flatMap((run, i) => trainingPlot(`training-${id}-${i + 1}`, run) ?? []),
+  conditions: ({ data }) => [table(conditionTable(data))],
+  steps: ({ data }) => some(data.steps, (steps) => ({ kind: "details", summary: "Steps and their commands", blocks: [table(tables.stepTable(steps))] })),
+  raw: ({ data }) => some(data.rawFiles, (files) => ({ kind: "details", summary: `Raw files (${files.length})`, blocks: [{ kind: "list", items: files.map((f) => `\`${f}\``) }] })),
+};
 
 const table = (t: Table, caption?: string): Extract<Block, { kind: "table" }> => ({ kind: "table", table: t, ...(caption === undefined ? {} : { caption }) });
 
