@@ -12,6 +12,7 @@ import { localConditions, serverProps } from "./conditions.ts";
 import type { DraftCounts } from "./counters.ts";
 import type { ClientHealth } from "./lag.ts";
 import { startServer, type ManagedServer } from "./managed-server.ts";
+import type { ModelFile } from "./model-files.ts";
 import { loadedMemory, type LoadedMemory } from "./process-memory.ts";
 import { runBench, writeRaw, type Target } from "./run.ts";
 import type { Summary } from "./summarize.ts";
@@ -48,6 +49,8 @@ export interface SweepContext {
   readonly note: (text: string) => void;
   /** Measure cells again that are already there. */
   readonly fresh?: boolean;
+  /** Model files of a server with their hashes, for the raw files. */
+  readonly models?: (server: string) => readonly ModelFile[];
   /** Before a server is measured for the first time since it was started. */
   readonly onReady?: (server: string, target: Target) => Promise<void>;
 }
@@ -101,7 +104,7 @@ async function measureCell(cell: Cell, folder: string, servers: RunningServers, 
   if (result.summary.failed === result.summary.requests) throw new UserError(`all ${result.summary.requests} requests failed: ${result.records[0]?.failure?.message}`);
   const conditions = localConditions();
   const raw = path.join("raw", `${server.name}.c${concurrency}.r${round + 1}.jsonl`);
-  await writeRaw(path.join(folder, raw), { ...conditions, server: server.name, commandLine: managed?.commandLine, concurrency, round, load, props: await serverProps(target) }, result);
+  await writeRaw(path.join(folder, raw), { ...conditions, server: server.name, commandLine: managed?.commandLine, models: context.models?.(server.name), concurrency, round, load, props: await serverProps(target) }, result);
   context.note(`${server.name} c${concurrency} round ${round + 1}: ${formatFixed(result.summary.outputTokPerSec, 1)} tok/s in ${formatDuration(result.summary.wallMs)}${result.summary.failed > 0 ? `, ${result.summary.failed} failed` : ""}`);
   const { summary, drafts, counters, client, warnings } = result;
   const memory = managed === undefined ? undefined : loadedMemory(managed.pid);

@@ -2,6 +2,7 @@ import * as path from "node:path";
 import * as z from "zod";
 import { localConditions } from "../bench/conditions.ts";
 import { quoteCommand } from "../bench/managed-server.ts";
+import { hashModelFiles, type ModelFile } from "../bench/model-files.ts";
 import { sweepRows } from "../bench/paired.ts";
 import { cellsOf, loadPlan, type SweepPlan } from "../bench/sweep-plan.ts";
 import { sweepTable } from "../bench/sweep-table.ts";
@@ -21,6 +22,7 @@ export const command = defineCommand({
     only: z.array(z.string()).default([]).meta({ description: "only this server", placeholder: "NAME" }),
     budget: z.number().positive().optional().meta({ description: "stop in good order before this many seconds", placeholder: "S" }),
     rounds: z.int().min(1).optional().meta({ description: "instead of the plan's", placeholder: "N" }),
+    hash: z.boolean().default(false).meta({ description: "record the SHA-256 of the model files in the command lines" }),
     fresh: z.boolean().default(false).meta({ description: "measure everything again" }),
     dryRun: z.boolean().default(false).meta({ description: "print the cells and command lines, start nothing" }),
   }),
@@ -35,7 +37,8 @@ export const command = defineCommand({
     };
     if (options.dryRun) return describePlan(plan, io);
     const folder = options.output ?? path.join("runs", `sweep-${plan.name}`);
-    const { cells, skipped } = await runSweep(plan, folder, { signal: io.signal, note: (text) => io.note(text), fresh: options.fresh });
+    const models = options.hash ? await hashModels(plan) : undefined;
+    const { cells, skipped } = await runSweep(plan, folder, { signal: io.signal, note: (text) => io.note(text), fresh: options.fresh, ...(models === undefined ? {} : { models }) });
     const rows = sweepRows(cells, (server) => plan.servers.find((s) => s.name === server)?.baseline ?? plan.baseline);
     const table = sweepTable(rows);
     const synthetic = plan.servers.filter((s) => s.synthetic).map((s) => s.name);
@@ -49,6 +52,12 @@ export const command = defineCommand({
     return cells.length === 0 ? 1 : 0;
   },
 });
+
+async function hashModels(plan: SweepPlan): Promise<(server: string) => readonly ModelFile[]> {
+  const wordsOf = (name?: string): string[][] => plan.servers.flatMap((s) => (Array.isArray(s.command) && (name === undefined || s.name === name) ? [s.command] : []));
+  const models = await hashModelFiles(wordsOf());
+  return (name) => models.filter((m) => wordsOf(name).flat().includes(m.file));
+}
 
 function describePlan(plan: SweepPlan, io: Io): void {
   const cells = cellsOf(plan);

@@ -1,6 +1,7 @@
 import * as path from "node:path";
 import * as z from "zod";
 import { localConditions } from "../bench/conditions.ts";
+import { hashModelFiles } from "../bench/model-files.ts";
 import { defineCommand } from "../config/command.ts";
 import { loadCertifyPlan } from "../probe/certify-plan.ts";
 import { certificateTable } from "../probe/certificate-table.ts";
@@ -27,7 +28,7 @@ export const command = defineCommand({
     const folder = options.output ?? path.join("runs", `certificate-${plan.name}`);
     const certificate = await runCertificate(plan, folder, { signal: io.signal, note: (text) => io.note(text), fresh: options.fresh });
     const table = certificateTable(certificate.rows);
-    await writeTextAtomic(path.join(folder, "certificate.json"), `${JSON.stringify({ plan, conditions: localConditions(), ...certificate }, null, 2)}\n`);
+    await writeTextAtomic(path.join(folder, "certificate.json"), `${JSON.stringify({ plan, conditions: localConditions(), models: await hashModelFiles(plan.servers.flatMap((server) => (Array.isArray(server.command) ? [server.command] : []))), ...certificate }, null, 2)}\n`);
     await writeTextAtomic(path.join(folder, "certificate.md"), `# ${certificate.title}\n\nReference: ${certificate.reference}. ${plan.prompts} prompts, at most ${plan.maxTokens} new tokens.\n\n${renderMarkdown(table)}\n\n${certificate.verdict}\n`);
     io.out(io.json ? JSON.stringify({ folder, report: certificate }) : `${renderText(table)}\n\n${certificate.verdict}`);
   },

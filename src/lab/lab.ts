@@ -73,7 +73,7 @@ async function runStep(recipe: Recipe, plan: PlannedStep, key: string, folder: s
   if (canResume) context.note("goes on where it was stopped");
   const startMs = performance.now();
   const log = path.join(folder, "logs", `${step.id}.log`);
-  const done = step.run === undefined ? await matrixStep(recipe, plan, key, folder, context) : await verbStep([...step.run, ...(canResume ? (step.resume?.add ?? []) : [])], step.mayFail, log, label, context);
+  const done = step.run === undefined ? { exitCode: 0, result: await runMatrix(recipe, step, key, folder, { ...context, hashes }) } : await verbStep([...step.run, ...(canResume ? (step.resume?.add ?? []) : [])], step.mayFail, log, label, context);
   if (step.run?.[0] === "pull" && files[0] !== undefined) linkPulled(done.result, files[0].file);
   const outputs: StepRecord["outputs"][number][] = [];
   for (const { id, file } of files) {
@@ -91,10 +91,6 @@ function linkPulled(result: unknown, link: string): void {
   const { folder, files } = result as { folder: string; files: readonly { file: string }[] };
   fs.mkdirSync(path.dirname(link), { recursive: true });
   fs.symlinkSync(path.resolve(files.length === 1 && files[0] !== undefined && path.extname(link) !== "" ? files[0].file : folder), link);
-}
-
-async function matrixStep(recipe: Recipe, plan: PlannedStep, key: string, folder: string, context: LabContext): Promise<{ exitCode: number; result: unknown }> {
-  return { exitCode: 0, result: await runMatrix(recipe, plan.step, key, folder, context) };
 }
 
 async function verbStep(words: readonly string[], mayFail: boolean, log: string, label: string, context: LabContext): Promise<{ exitCode: number; result: unknown }> {

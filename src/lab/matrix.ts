@@ -2,6 +2,7 @@
 import * as fs from "node:fs";
 import * as path from "node:path";
 import * as yaml from "yaml";
+import type { ModelFile } from "../bench/model-files.ts";
 import type { Target } from "../bench/run.ts";
 import { runSweep, type CellResult, type SweepOutcome } from "../bench/sweep.ts";
 import { checkPlan, type SweepPlan } from "../bench/sweep-plan.ts";
@@ -9,7 +10,7 @@ import { probeCorrectness, type CorrectnessCase, type CorrectnessReport } from "
 import { UserError } from "../util/errors.ts";
 import { writeTextAtomic } from "../util/files.ts";
 import { estimateProfile } from "./estimate.ts";
-import { hashOf } from "./keys.ts";
+import { hashOf, type HashCache } from "./keys.ts";
 import type { Expectation, Matrix, Profile, Recipe, Step } from "./recipe.ts";
 
 export interface ProfileCheck {
@@ -56,8 +57,14 @@ export function correctnessCases(e: Expectation): CorrectnessCase[] {
   return cases;
 }
 
+export interface MatrixContext {
+  readonly signal?: AbortSignal;
+  readonly note: (text: string) => void;
+  readonly hashes: HashCache;
+}
+
 /** `key` is the step's: cells measured under another are not taken. @throws {UserError} when not one cell could be measured. */
-export async function runMatrix(recipe: Recipe, step: Step, key: string, folder: string, context: { signal?: AbortSignal; note: (text: string) => void }): Promise<MatrixResult> {
+export async function runMatrix(recipe: Recipe, step: Step, key: string, folder: string, context: MatrixContext): Promise<MatrixResult> {
   const matrix = step.matrix as Matrix;
   const plan = { ...matrixPlan(recipe, step, matrix), salt: key };
   const own = matrixFolder(folder, step);
@@ -65,14 +72,26 @@ export async function runMatrix(recipe: Recipe, step: Step, key: string, folder:
   const cases = matrix.correctness && recipe.correctness !== undefined ? correctnessCases(recipe.correctness) : [];
   const gate = new CorrectnessGate(plan, cases, path.join(own, "correctness"));
   const estimates = await estimateAll(recipe, matrix, context.signal);
+  const models = await modelFiles(recipe, matrix, context.hashes);
   const outcome = await runSweep(plan, own, {
-    ...context,
+    ...(context.signal === undefined ? {} : { signal: context.signal }),
+    note: context.note,
+    models: (name) => models.get(name) ?? [],
     async onReady(name, target) {
       for (const check of await gate.run(name, target, context.signal)) if (!check.ok) context.note(`${name}: ${check.name} FAILED: ${check.detail}`);
     },
   });
   if (outcome.cells.length === 0) throw new UserError(`${step.id}: nothing could be measured: ${outcome.skipped[0]?.reason ?? "no cell"}`);
   return { checks: matrix.profiles.flatMap((name) => gate.checks(name)), cells: outcome.cells.map((c: CellResult) => c.key), skipped: outcome.skipped, estimates };
+}
+
+async function modelFiles(recipe: Recipe, matrix: Matrix, hashes: HashCache): Promise<Map<string, ModelFile[]>> {
+  const models = new Map<string, ModelFile[]>();
+  for (const id of matrix.profiles) {
+    const files = (recipe.profiles[id]?.files ?? []).map((name) => recipe.artifacts[name]?.file ?? name);
+    models.set(id, await Promise.all(files.map(async (file) => ({ file, sha256: await hashes.contentHash(file) }))));
+  }
+  return models;
 }
 
 async function estimateAll(recipe: Recipe, matrix: Matrix, signal: AbortSignal | undefined): Promise<Record<string, number>> {
