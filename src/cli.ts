@@ -75,7 +75,7 @@ function signalOnInterrupt(): AbortSignal {
     if (controller.signal.aborted) process.exit(signal === "SIGINT" ? 130 : 143);
     controller.abort(new UserError(`stopped by ${signal}`));
   };
-  process.on("SIGINT", stop).on("SIGTERM", stop);
+  process.on("SIGINT", stop).on("SIGTERM", stop).on("SIGHUP", stop);
   return controller.signal;
 }
 

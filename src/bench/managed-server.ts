@@ -11,6 +11,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { UserError, usageError } from "../util/errors.ts";
 import { getText } from "./http.ts";
+import { forgetServer, noteServer } from "./leftovers.ts";
 
 export interface ServerCommand {
   readonly name: string;
@@ -20,6 +21,8 @@ export interface ServerCommand {
   readonly logFile: string;
   readonly readyTimeoutMs: number;
   readonly signal?: AbortSignal | undefined;
+  /** Where a note of the running server is kept, so that the next run can end it when this one is killed. */
+  readonly noteFolder?: string;
 }
 
 export interface ManagedServer {
@@ -78,6 +81,8 @@ export async function startServer(options: ServerCommand): Promise<ManagedServer
   const startMs = performance.now();
   const child = spawn(program, args, { stdio: ["ignore", log, log], detached: process.platform !== "win32", env: { ...process.env, ...options.env } });
   fs.closeSync(log);
+  const { pid } = child;
+  if (options.noteFolder !== undefined && pid !== undefined) noteServer(options.noteFolder, { pid, mark: String(port) });
   let reason: string | undefined;
   child.on("error", (error) => (reason = error.message));
   child.on("exit", (code, signal) => (reason ??= signal === null ? `exit code ${code}` : `signal ${signal}`));
@@ -85,6 +90,7 @@ export async function startServer(options: ServerCommand): Promise<ManagedServer
   process.once("exit", killAtExit);
   const stop = async (): Promise<void> => {
     await stopChild(child, () => reason !== undefined);
+    if (options.noteFolder !== undefined && pid !== undefined) forgetServer(options.noteFolder, pid);
     process.removeListener("exit", killAtExit);
   };
   const url = `http://127.0.0.1:${port}`;

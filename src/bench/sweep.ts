@@ -11,6 +11,7 @@ import type { Conditions } from "./conditions.ts";
 import { localConditions, serverProps } from "./conditions.ts";
 import type { DraftCounts } from "./counters.ts";
 import type { ClientHealth } from "./lag.ts";
+import { endLeftovers } from "./leftovers.ts";
 import { startServer, type ManagedServer } from "./managed-server.ts";
 import type { ModelFile } from "./model-files.ts";
 import { loadedMemory, type LoadedMemory } from "./process-memory.ts";
@@ -58,6 +59,7 @@ export interface SweepContext {
 /** @throws {UserError} when a server that is given by URL does not answer; one that fails to start is skipped with its reason. */
 export async function runSweep(plan: SweepPlan, folder: string, context: SweepContext): Promise<SweepOutcome> {
   fs.mkdirSync(folder, { recursive: true });
+  for (const pid of endLeftovers(path.join(folder, "running"))) context.note(`ended server ${pid} that a killed run had left behind`);
   const file = path.join(folder, "cells.jsonl");
   if (context.fresh === true) fs.rmSync(file, { force: true });
   const wanted = cellsOf(plan);
@@ -162,6 +164,7 @@ class RunningServers {
         logFile: path.join(this.#folder, "logs", `${key.replaceAll(" ", "-")}.log`),
         readyTimeoutMs: server.readyTimeout * 1000,
         signal: this.#context.signal,
+        noteFolder: path.join(this.#folder, "running"),
       });
       this.#running.set(key, managed);
       this.#context.note(`${server.name} is ready after ${formatDuration(managed.startMs)}`);

@@ -3,6 +3,7 @@ import { createHash } from "node:crypto";
 import * as fs from "node:fs";
 import * as path from "node:path";
 import { localConditions, serverProps } from "../bench/conditions.ts";
+import { endLeftovers } from "../bench/leftovers.ts";
 import { startServer, type ManagedServer } from "../bench/managed-server.ts";
 import type { Target } from "../bench/run.ts";
 import { createWorkload } from "../bench/workload.ts";
@@ -21,6 +22,7 @@ export interface CertifyContext {
 
 /** @throws {UserError} when a server does not start or a request fails. */
 export async function runCertificate(plan: CertifyPlan, folder: string, context: CertifyContext): Promise<Certificate> {
+  for (const pid of endLeftovers(path.join(folder, "running"))) context.note(`ended server ${pid} that a killed run had left behind`);
   const captures = new Map<string, Capture>();
   const server = new OneServer(plan, folder, context);
   try {
@@ -106,7 +108,7 @@ class OneServer {
     if (this.#name !== server.name || restart || this.#managed === undefined) {
       await this.stop();
       this.#context.note(`starting ${server.name}`);
-      this.#managed = await startServer({ name: server.name, command: server.command as string[], env: server.env, logFile: path.join(this.#folder, "logs", `${server.name.replaceAll(" ", "-")}.${++this.#nStarts}.log`), readyTimeoutMs: server.readyTimeout * 1000, signal: this.#context.signal });
+      this.#managed = await startServer({ name: server.name, command: server.command as string[], env: server.env, logFile: path.join(this.#folder, "logs", `${server.name.replaceAll(" ", "-")}.${++this.#nStarts}.log`), readyTimeoutMs: server.readyTimeout * 1000, signal: this.#context.signal, noteFolder: path.join(this.#folder, "running") });
       this.#name = server.name;
     }
     return { baseUrl: this.#managed.url, model };

@@ -2,6 +2,7 @@ import * as fs from "node:fs";
 import * as os from "node:os";
 import * as path from "node:path";
 import { afterAll, describe, expect, test } from "vitest";
+import { endLeftovers } from "../../src/bench/leftovers.ts";
 import { fillIn, quoteCommand, splitCommand, startServer } from "../../src/bench/managed-server.ts";
 import { estimate, sweepRows } from "../../src/bench/paired.ts";
 import { cellsOf, checkPlan } from "../../src/bench/sweep-plan.ts";
@@ -111,6 +112,20 @@ describe("startServer", () => {
     await server.stop();
     expect(server.exitReason()).toBeDefined();
     expect(() => process.kill(server.pid, 0)).toThrow("ESRCH");
+  });
+
+  test("what a killed run left behind is ended by the next, and nothing else is", async () => {
+    const noteFolder = path.join(folder, "running");
+    const server = await startServer({ ...base, command: fake(), noteFolder });
+    // A note whose process id now belongs to somebody else: this test.
+    fs.writeFileSync(path.join(noteFolder, `${process.pid}.json`), JSON.stringify({ pid: process.pid, mark: "no such port" }));
+    expect(endLeftovers(noteFolder)).toEqual([server.pid]);
+    expect(fs.readdirSync(noteFolder)).toEqual([]);
+    await server.stop();
+    expect(server.exitReason()).toBe("signal SIGKILL");
+    const other = await startServer({ ...base, command: fake(), noteFolder });
+    await other.stop();
+    expect(endLeftovers(noteFolder)).toEqual([]);
   });
 
   test("a program that is not there is an error of one line", async () => {
