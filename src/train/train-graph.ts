@@ -22,7 +22,7 @@ export interface GraphOptions {
   /** Factor of each depth's loss. */
   readonly depthWeights: readonly number[];
   readonly loss: LossKind;
-  /** Weight of a second loss: half the squared distance of the head's hidden row from the target's, which the next depth should see. */
+  /** Weight of a second loss: the mean squared distance of the head's hidden row from the target's, which the next depth should see. */
   readonly hiddenWeight?: number;
   /** Token that goes in at depth j >= 1: the one that came next, or the head's own greedy choice. */
   readonly feed: "true" | "argmax";
@@ -228,7 +228,7 @@ export class TrainGraph {
     const d = this.#shape.nEmbd;
     const target = ggml.ggml_cast(c, ggml.ggml_view_2d(c, this.#inputs.teacher, d, n, 2 * d, 2 * d * depth), ggmlType.F32);
     const weights = ggml.ggml_view_2d(c, this.#inputs.weights, 1, n, 4, 4 * n * depth);
-    return ggml.ggml_mul(c, ggml.ggml_scale(c, ggml.ggml_sub(c, h.tensor, target), hiddenWeight), weights);
+    return ggml.ggml_mul(c, ggml.ggml_scale(c, ggml.ggml_sub(c, h.tensor, target), (2 * hiddenWeight) / d), weights);
   }
 
   /** Forward and, when built for it, backward pass over a batch. Results are in `result`, gradients in `trainable`. */

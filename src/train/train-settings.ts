@@ -20,7 +20,7 @@ const lossFields = {
   depths: z.string().default("1:0.6:8e-4,3:0.4:4e-4").meta({ description: "stages as depths:share:rate: how far the chain is unrolled, for which share of the run, at which peak learning rate", placeholder: "LIST" }),
   heads: z.int().min(0).max(8).default(0).meta({ description: "one head for each of so many positions, each trained on the chain of those before it; 0: one shared head", placeholder: "N" }),
   loss: z.enum(lossKinds).default("kl").meta({ description: "kl, tv and lk match the target's distribution, ce the next token" }),
-  hiddenWeight: z.number().min(0).default(0).meta({ description: "weight of a second loss, the distance of the head's hidden row from the target's", placeholder: "X" }),
+  hiddenWeight: z.number().min(0).default(2.5).meta({ description: "weight of a second loss, the mean squared distance of the head's hidden row from the target's; 0: off", placeholder: "X" }),
   feed: z.enum(["true", "argmax"]).default("true").meta({ description: "token fed at later depths: the true one, or the head's own choice" }),
   depthDecay: z.number().min(0).max(1).default(0.8).meta({ description: "loss weight of a depth over the one before", placeholder: "X" }),
   promptWeight: z.number().min(0).default(0.3).meta({ description: "weight of rows that predict a prompt token", placeholder: "X" }),
@@ -57,6 +57,8 @@ const runFields = {
 export const trainSettings = z.strictObject({ ...dataFields, ...lossFields, ...optimizerFields, ...runFields });
 export type TrainSettings = z.output<typeof trainSettings>;
 
+/** Rows of a validation. */
+const validationRows = 1024;
 /** Logits of one chunk take about this much at most. */
 const chunkBytes = 256 << 20;
 
@@ -99,7 +101,7 @@ export function trainOptionsOf(s: TrainSettings, nVocab: number, resume: boolean
     snapshotEvery: s.snapshotEvery,
     nSnapshotsKept: s.keepSnapshots,
     validateEvery: s.validateEvery,
-    nValidationBatches: 4,
+    nValidationBatches: Math.ceil(validationRows / s.stepTokens),
     patience: s.patience,
     logEvery: s.logEvery,
     seed: s.seed,
