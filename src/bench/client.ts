@@ -2,6 +2,7 @@
 import { AnswerReader, errorText } from "./answer.ts";
 import { HttpFailure, createConnections, type Connections } from "./http.ts";
 import type { Failure, RequestRecord } from "./record.ts";
+import { TurnLimiter } from "./turns.ts";
 import type { Prompt } from "./workload.ts";
 
 export interface ClientOptions {
@@ -32,6 +33,8 @@ export interface Client {
   close(): void;
 }
 
+const requestsPerTurn = 16;
+
 /** Server root without trailing slash and without /v1. */
 export function serverRoot(baseUrl: string): string {
   return baseUrl.replace(/\/+$/, "").replace(/\/v1$/, "");
@@ -39,8 +42,12 @@ export function serverRoot(baseUrl: string): string {
 
 export function createClient(options: ClientOptions): Client {
   const connections = createConnections({ keepAlive: options.keepAlive });
+  const turns = new TurnLimiter(requestsPerTurn);
   return {
-    send: (prompt, index, intendedAtMs) => send(connections, options, prompt, index, intendedAtMs),
+    async send(prompt, index, intendedAtMs) {
+      await turns.enter();
+      return send(connections, options, prompt, index, intendedAtMs);
+    },
     close: () => connections.close(),
   };
 }

@@ -2,6 +2,7 @@ import * as fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { arrivalTimes, runClosedLoop, runOpenLoop } from "../../src/bench/arrivals.ts";
 import type { RequestRecord } from "../../src/bench/record.ts";
+import { TurnLimiter } from "../../src/bench/turns.ts";
 import { summarize } from "../../src/bench/summarize.ts";
 import { mean, standardDeviation } from "../../src/util/stats.ts";
 import { VirtualClock } from "./virtual-clock.ts";
@@ -90,4 +91,21 @@ describe("coordinated omission", () => {
     const naive = summarize(records.map((r) => ({ ...r, intendedAtMs: r.sentAtMs })));
     expect(naive.ttftMs?.p95).toBe(10);
   });
+});
+
+test("at most so many requests begin in one turn of the event loop, and all begin", async () => {
+  const turns = new TurnLimiter(3);
+  let turn = 0;
+  let isRunning = true;
+  const count = (): void => {
+    turn++;
+    if (isRunning) setImmediate(count);
+  };
+  setImmediate(count);
+  const beganIn = await Promise.all(Array.from({ length: 10 }, async () => (await turns.enter(), turn)));
+  isRunning = false;
+  const perTurn = new Map<number, number>();
+  for (const t of beganIn) perTurn.set(t, (perTurn.get(t) ?? 0) + 1);
+  expect(Math.max(...perTurn.values())).toBeLessThanOrEqual(3);
+  expect(beganIn).toHaveLength(10);
 });
