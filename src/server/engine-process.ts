@@ -261,7 +261,7 @@ class ForkedEngine implements EngineProcess {
     const isHealthyEnd = wasReady && performance.now() - this.#readySinceMs >= HEALTHY_MS;
     this.#nFailuresInRow = isHealthyEnd ? 0 : this.#nFailuresInRow + 1;
     this.#failChecks(message);
-    this.#options.logger.error("engine process ended", { cause, how, message: said, nRequestsLost: this.#inFlight.size });
+    this.#options.logger.error("engine process ended", { cause, how, error: said, nRequestsLost: this.#inFlight.size });
     if (this.#counts.nStarts === 0) {
       // The first load failed: that is the user's to fix, not ours to repeat.
       this.#setState("stopped", message);

@@ -110,7 +110,7 @@ abstract class Client implements JobHandlers {
       nAccepted: drafts.reduce((n, d) => n + d.nAccepted, 0),
       ...(this.#firstTokenMs > 0 ? { ttftMs: Math.round(this.#firstTokenMs - this.#startMs) } : {}),
       durationMs: Math.round(durationMs),
-      ...(message === undefined ? {} : { message }),
+      ...(message === undefined ? {} : { error: message }),
     });
   }
 

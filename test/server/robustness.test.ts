@@ -199,7 +199,9 @@ describe("clients that leave", () => {
 
 describe("an engine that dies", () => {
   test("kill -9 under load: errors for what ran, 503 with Retry-After, then service again", async () => {
-    const { server, target } = await start({ engine: { nSlots: 16 } });
+    const lines: string[] = [];
+    const logger = createLogger({ json: true, write: (line) => lines.push(line) });
+    const { server, target } = await start({ engine: { nSlots: 16 }, logger });
     const streams = Array.from({ length: 12 }, async () => (await post(target, say("@@forever x", { stream: true }))).text());
     const wholes = Array.from({ length: 4 }, async () => call(target, COMPLETIONS, say("@@forever x")));
     await until(() => server.engine.snapshot().slots.every((slot) => slot.phase === "decode"));
@@ -219,6 +221,9 @@ describe("an engine that dies", () => {
     await until(async () => (await call(target, "/health")).status === 200);
     expect((await call(target, COMPLETIONS, say("@@say back"))).json.choices[0].text).toBe("back");
     expect((await call(target, "/metrics")).text).toMatch(/foretoken:engine_failures_total\{cause="exit"\} 1\n[\s\S]*foretoken:engine_requests_lost_total 16\n/);
+    const ended = lines.map((line) => JSON.parse(line) as Json).find((line) => line.message === "engine process ended");
+    expect(ended).toMatchObject({ level: "error", cause: "exit", how: "signal SIGKILL", nRequestsLost: 16 });
+    expect(lines.filter((line) => line.includes('"message":"completion"') && line.includes('"outcome":"failed"'))).toHaveLength(16);
   });
 
   test("an abort inside a step is one error for its client and no end of the server", async () => {
