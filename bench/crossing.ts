@@ -26,7 +26,7 @@ async function measure(nMax: number, concurrency: number): Promise<void> {
   const server = await startScriptedServer({ engine: { nSlots: concurrency, nMax, nCtxSeq: 1e6, accepts: [nMax] } });
   const run = async (n: number): Promise<void> => {
     const child = fork(fileURLToPath(import.meta.url), ["client", server.url, String(n)], { stdio: "inherit" });
-    const code = await new Promise((resolve) => child.once("exit", resolve));
+    const code = await new Promise<number | null>((resolve) => child.once("exit", resolve));
     if (code !== 0) throw new Error(`the client ended with ${code}`);
   };
   await run(1);
