@@ -221,7 +221,7 @@ describe("an engine that dies", () => {
     await until(async () => (await call(target, "/health")).status === 200);
     expect((await call(target, COMPLETIONS, say("@@say back"))).json.choices[0].text).toBe("back");
     expect((await call(target, "/metrics")).text).toMatch(/foretoken:engine_failures_total\{cause="exit"\} 1\n[\s\S]*foretoken:engine_requests_lost_total 16\n/);
-    const ended = lines.map((line) => JSON.parse(line) as Json).find((line) => line.message === "engine process ended");
+    const ended = lines.map((line) => JSON.parse(line) as { message: string }).find((line) => line.message === "engine process ended");
     expect(ended).toMatchObject({ level: "error", cause: "exit", how: "signal SIGKILL", nRequestsLost: 16 });
     expect(lines.filter((line) => line.includes('"message":"completion"') && line.includes('"outcome":"failed"'))).toHaveLength(16);
   });
