@@ -48,7 +48,7 @@ export const command = defineCommand({
     else io.out(renderText(table));
     for (const s of skipped) io.note(`not measured: ${s.server} c${s.concurrency} round ${s.round + 1}: ${s.reason}`);
     if (synthetic.length > 0) io.note(`synthetic, not model text: ${synthetic.join(", ")}`);
-    io.note(`${path.join(folder, "sweep.md")}, sweep.json, cells.jsonl and raw/ have the rest`);
+    io.note(`${path.join(folder, "sweep.md")}, sweep.json, cells.jsonl and raw/ have the rest; foretoken report ${folder} makes a page of it`);
     return cells.length === 0 ? 1 : 0;
   },
 });
