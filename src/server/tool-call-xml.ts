@@ -38,7 +38,7 @@ export class XmlCall implements CallReader {
 
   push(text: string, emit: Emit): string | undefined {
     this.#buffer += text;
-    this.#seen += text;
+    if (this.#state === "function") this.#seen += text;
     for (;;) {
       const before = `${this.#state} ${this.#buffer.length}`;
       const rest = this.#read(emit);
