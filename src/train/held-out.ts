@@ -1,6 +1,7 @@
 /**
- * Keeps held-out prompts out of a capture: neither their templates, nor their tasks, nor their texts may be in a
- * captured document, also not in one whose prompt the model wrote itself.
+ * Keeps held-out prompts out of a capture: neither their templates, nor the tasks that are held out with them, nor
+ * their texts may be in a captured document, also not in one whose prompt the model wrote itself. A prompt that names
+ * its template and no task asks a known task in words that were never captured.
  */
 import type { Prompt } from "./prompts.ts";
 
@@ -15,7 +16,7 @@ const shingle = 6;
 
 export function heldOutOf(prompts: readonly Prompt[]): HeldOut {
   const patterns = [...new Set(prompts.flatMap((p) => (p.template === undefined ? [] : [p.template])))].map(templatePattern);
-  const phrases = new Set(prompts.flatMap((p) => (p.task === undefined ? shingles(textOf(p)) : [words(p.task).join(" ")])));
+  const phrases = new Set(prompts.flatMap((p) => (p.task !== undefined ? [words(p.task).join(" ")] : p.template === undefined ? shingles(textOf(p)) : [])));
   return {
     size: prompts.length,
     matches(promptText) {
