@@ -123,11 +123,11 @@ export interface EngineClient {
   /** Why `state` is what it is, for people. */
   readonly stateReason: string;
   /**
-   * Queues a request. Events arrive in order and end with exactly one FinishEvent, also after `cancel` and when
+   * Queues requests, all or none; `index` says whose event it is. Events of each arrive in order and end with exactly one FinishEvent, also after `cancel` and when
    * the engine process dies (reason "error"). `onEvent` must not throw and is never awaited.
    * @throws {EngineUnavailable} when the engine is not ready or its queue is full.
    */
-  submit(request: GenerateRequest, onEvent: (event: EngineEvent) => void): void;
+  submit(requests: readonly GenerateRequest[], onEvent: (index: number, event: EngineEvent) => void): void;
   /** Frees the slot at the next step. Unknown and finished ids are ignored. */
   cancel(id: number): void;
   /** What the engine does now: slots, queue, gate, memory. The last snapshot it sent. */

@@ -116,14 +116,16 @@ class ForkedEngine implements EngineProcess {
     return addTotals(this.#snapshot, this.#earlier);
   }
 
-  submit(request: GenerateRequest, onEvent: (event: EngineEvent) => void): void {
+  submit(requests: readonly GenerateRequest[], onEvent: (index: number, event: EngineEvent) => void): void {
     if (this.#isClosing) throw new EngineUnavailable("stopped", "the server is shutting down", 10_000);
     if (this.state !== "ready") throw new EngineUnavailable(this.state, this.stateReason, this.#retryAfterMs());
     const limit = (this.info?.nSlots ?? 0) + this.#options.maxQueue;
-    if (this.#inFlight.size >= limit)
-      throw new EngineUnavailable("queue-full", `${this.#inFlight.size} requests are running or waiting, the limit is ${limit}; try again later`, 1000);
-    this.#inFlight.add(request, onEvent);
-    this.#send({ kind: "submit", request });
+    if (this.#inFlight.size + requests.length > limit)
+      throw new EngineUnavailable("queue-full", `${this.#inFlight.size} requests are running or waiting and ${requests.length} more ${requests.length === 1 ? "was" : "were"} asked for, the limit is ${limit}; try again later`, 1000);
+    for (const [index, request] of requests.entries()) {
+      this.#inFlight.add(request, (event) => onEvent(index, event));
+      this.#send({ kind: "submit", request });
+    }
   }
 
   cancel(id: number): void {

@@ -32,9 +32,9 @@ export class GenerationJob {
     this.#nOpen = requests.length;
     if (timeoutMs > 0) this.#timer = setTimeout(() => this.#fail(timeoutError(timeoutMs)), timeoutMs);
     try {
-      for (const [index, request] of requests.entries()) engine.submit(request, (event) => this.#receive(index, event));
+      engine.submit(requests, (index, event) => this.#receive(index, event));
     } catch (error) {
-      this.cancel();
+      this.#end();
       throw error;
     }
   }

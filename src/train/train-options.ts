@@ -31,6 +31,8 @@ export interface TrainOptions {
   readonly adamW: AdamWOptions;
   readonly warmupSteps: number;
   readonly learningRateFloor: number;
+  /** What a cosine stretches over: each stage, or the whole run. */
+  readonly learningRateSpan: "stage" | "run";
   readonly maxSteps: number;
   readonly maxMs: number;
   readonly snapshotEvery: number;

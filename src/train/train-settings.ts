@@ -30,6 +30,7 @@ const lossFields = {
 const optimizerFields = {
   lr: z.number().positive().default(8e-4).meta({ aliases: ["learning-rate"], description: "peak learning rate of stages that name none", placeholder: "X" }),
   lrFloor: z.number().min(0).max(1).default(0.05).meta({ description: "where the cosine ends, as a share of the peak", placeholder: "X" }),
+  lrSpan: z.enum(["stage", "run"]).default("stage").meta({ description: "what a cosine stretches over" }),
   warmup: z.int().min(0).default(20).meta({ description: "steps of linear warm-up in each stage", placeholder: "N" }),
   beta1: z.number().min(0).max(1).default(0.9).meta({ description: "AdamW", placeholder: "X" }),
   beta2: z.number().min(0).max(1).default(0.98).meta({ description: "AdamW", placeholder: "X" }),
@@ -96,6 +97,7 @@ export function trainOptionsOf(s: TrainSettings, nVocab: number, resume: boolean
     adamW: { beta1: s.beta1, beta2: s.beta2, epsilon: 1e-8, weightDecay: s.weightDecay, clip: s.clip },
     warmupSteps: s.warmup,
     learningRateFloor: s.lrFloor,
+    learningRateSpan: s.lrSpan,
     maxSteps: s.steps === 0 ? Number.MAX_SAFE_INTEGER : s.steps,
     maxMs: s.minutes === 0 ? Number.MAX_SAFE_INTEGER : s.minutes * 60_000,
     snapshotEvery: s.snapshotEvery,

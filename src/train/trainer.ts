@@ -184,7 +184,7 @@ class Run {
     for (;;) {
       const at = stageAt(this.#options.stages, this.#progress);
       if (at.index > index || this.#progress >= 1) return "done";
-      this.#trainStep(run, index, at.fraction);
+      this.#trainStep(run, index, this.#options.learningRateSpan === "run" ? this.#progress : at.fraction);
       const { validateEvery, snapshotEvery, patience } = this.#options;
       if (this.#step % validateEvery === 0) this.#validate(run, index);
       const isExhausted = patience > 0 && this.#nWithoutGain >= patience;

@@ -96,7 +96,11 @@ export async function abandon(target: Target, path: string, body: object, until:
   let text = "";
   const decoder = new TextDecoder();
   const reader = (response.body as ReadableStream<Uint8Array>).getReader();
-  for (let part = await reader.read(); !part.done && !until(text); part = await reader.read()) text += decoder.decode(part.value, { stream: true });
+  while (!until(text)) {
+    const part = await reader.read();
+    if (part.done) break;
+    text += decoder.decode(part.value, { stream: true });
+  }
   controller.abort();
   return text;
 }

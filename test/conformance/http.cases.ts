@@ -8,8 +8,8 @@ import { promptOf } from "./completions.cases.ts";
 const COMPLETIONS = "/v1/completions";
 const CHAT = "/v1/chat/completions";
 
-/** Long enough to be running still while something else happens. */
-const endless = (target: Target): object => ({ model: target.model, prompt: target.kind === "scripted" ? "@@forever tick " : promptOf(target), max_tokens: target.kind === "scripted" ? 1e8 : 1500, ignore_eos: true, temperature: 0 });
+/** Runs until it is cancelled; on a real model long enough for what else happens. */
+const endless = (target: Target): object => ({ model: target.model, prompt: target.kind === "scripted" ? "@@hold tick tick tick" : promptOf(target), max_tokens: target.kind === "scripted" ? 1e8 : 1500, ignore_eos: true, temperature: 0 });
 
 async function untilTrue(what: string, condition: () => Promise<boolean>): Promise<void> {
   for (let i = 0; i < 400; i++) {
@@ -141,7 +141,7 @@ export const httpCases = [
   }),
 
   anyCase("http: a client that leaves frees its slot", async (target) => {
-    const text = await abandon(target, COMPLETIONS, endless(target), (got) => got.split("\n\n").length > 3);
+    const text = await abandon(target, COMPLETIONS, endless(target), (got) => got.includes("\n\n"));
     assert.match(text, /^data: /);
     await untilTrue("the slot is still busy", async () => (await nBusySlots(target)) === 0);
   }),
@@ -251,7 +251,7 @@ export const httpCases = [
   }),
 
   scriptedCase("http: a stream begins before its end", async (target) => {
-    const text = await abandon(target, CHAT, { ...endless(target), messages: [{ role: "user", content: "@@forever tock " }] }, (got) => got.includes("tock"));
+    const text = await abandon(target, CHAT, { ...endless(target), messages: [{ role: "user", content: "@@hold tock tock" }] }, (got) => got.includes(`"content":"t`));
     assert.match(text, /"content":/);
     await untilTrue("the slot is still busy", async () => (await nBusySlots(target)) === 0);
   }),

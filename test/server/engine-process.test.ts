@@ -40,7 +40,7 @@ interface Outcome {
 async function run(engine: EngineProcess, wanted: GenerateRequest, onEvent?: (event: EngineEvent) => void): Promise<Outcome> {
   const events: EngineEvent[] = [];
   return new Promise((resolve) => {
-    engine.submit(wanted, (event) => {
+    engine.submit([wanted], (_index, event) => {
       events.push(event);
       onEvent?.(event);
       if (event.kind !== "finish") return;
@@ -73,7 +73,7 @@ describe("engine process", () => {
   test("cancel frees the slot at the next step, running or waiting", async () => {
     const engine = start({ nSlots: 1 });
     await engine.ready;
-    const running = request("forever x", { maxTokens: 1e9 });
+    const running = request("hold x", { maxTokens: 1e9 });
     const waiting = request("say never");
     const first = run(engine, running, (event) => {
       if (event.kind === "tokens") engine.cancel(running.id);
@@ -96,7 +96,7 @@ describe("engine process", () => {
     const engine = start({}, { hangMs });
     await engine.ready;
     const pid = engine.pid;
-    const forever = run(engine, request("forever x", { maxTokens: 1e9 }));
+    const forever = run(engine, request("hold x", { maxTokens: 1e9 }));
     const fatal = run(engine, request(script));
     for (const { finish } of await Promise.all([forever, fatal])) {
       expect(finish.reason).toBe("error");
@@ -105,7 +105,7 @@ describe("engine process", () => {
     expect(engine.state).toBe("restarting");
     const refused = (() => {
       try {
-        engine.submit(request("say no"), () => {});
+        engine.submit([request("say no")], () => {});
       } catch (error) {
         return error as EngineUnavailable;
       }
@@ -137,9 +137,10 @@ describe("engine process", () => {
   test("a queue that is full refuses at once", async () => {
     const engine = start({ nSlots: 1 }, { maxQueue: 1 });
     await engine.ready;
-    const held = [request("forever x", { maxTokens: 1e9 }), request("say waits")];
+    const held = [request("hold x", { maxTokens: 1e9 }), request("say waits")];
     const results = held.map(async (r) => run(engine, r));
-    expect(() => engine.submit(request("say no"), () => {})).toThrow(/2 requests are running or waiting, the limit is 2/);
+    expect(() => engine.submit([request("say no")], () => {})).toThrow(/2 requests are running or waiting and 1 more was asked for, the limit is 2/);
+    expect(() => engine.submit([request("say no"), request("say no")], () => {})).toThrow(/2 more were asked for/);
     engine.cancel(held[0]?.id as number);
     expect((await results[1])?.text).toBe("waits");
     expect((await run(engine, request("say yes"))).text).toBe("yes");
@@ -157,7 +158,7 @@ describe("engine process", () => {
     await engine.ready;
     const last = run(engine, request("repeat 200 abc"));
     const closed = engine.close(10_000);
-    expect(() => engine.submit(request("say no"), () => {})).toThrow(/shutting down/);
+    expect(() => engine.submit([request("say no")], () => {})).toThrow(/shutting down/);
     expect((await last).text).toBe("abc".repeat(200));
     await closed;
     expect(engine.state).toBe("stopped");
@@ -166,7 +167,7 @@ describe("engine process", () => {
   test("close ends what does not finish in time", async () => {
     const engine = start();
     await engine.ready;
-    const last = run(engine, request("forever x", { maxTokens: 1e9 }));
+    const last = run(engine, request("hold x", { maxTokens: 1e9 }));
     await engine.close(50);
     expect((await last).finish.reason).toBe("error");
   });

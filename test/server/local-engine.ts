@@ -22,10 +22,12 @@ export class LocalEngine implements ServerEngine {
     return this.#loop.info;
   }
 
-  submit(request: GenerateRequest, onEvent: (event: EngineEvent) => void): void {
+  submit(requests: readonly GenerateRequest[], onEvent: (index: number, event: EngineEvent) => void): void {
     if (this.state !== "ready") throw new EngineUnavailable("stopped", "the server is shutting down", 1000);
-    this.#inFlight.add(request, onEvent);
-    this.#loop.submit(request);
+    for (const [index, request] of requests.entries()) {
+      this.#inFlight.add(request, (event) => onEvent(index, event));
+      this.#loop.submit(request);
+    }
     this.#wake();
   }
 

@@ -3,7 +3,8 @@
  * tokens a step in a fixed pattern, and has no clock: a step is a millisecond of the timings.
  *
  *   @@say TEXT        answers TEXT and ends          @@repeat N TEXT   N times TEXT
- *   @@forever TEXT    never ends by itself           @@request         answers the request it got, as JSON
+ *   @@forever TEXT    ends with the context          @@request         answers the request it got, as JSON
+ *   @@hold TEXT       answers TEXT and goes on without a token until it is cancelled
  *   @@grammar         answers the grammar it got, as base64
  *   @@error TEXT      answers "partial" and fails    @@abort, @@hang, @@lost   end the process in three ways
  */
@@ -20,6 +21,10 @@ export interface ScriptedOptions {
   /** Drafts accepted in step i of a request, before cutting to the draft length. */
   readonly accepts?: readonly number[];
 }
+
+/** What a script gives instead of a token: the end by an error, or no token in this step. */
+const FAILS = -1;
+const HOLDS = -2;
 
 interface Sequence {
   readonly request: GenerateRequest;
@@ -123,7 +128,8 @@ export class ScriptedEngine implements EngineLoop {
       if (nPast >= nCtxSeq) end = { reason: "length" };
       else {
         const token = this.#nextToken(sequence);
-        if (token < 0) end = { reason: "error", message: "the script says so" };
+        if (token === HOLDS) break;
+        if (token === FAILS) end = { reason: "error", message: "the script says so" };
         else if (byteTokenizer.isEndOfGeneration(token) && !sequence.request.ignoreEos) end = { reason: "stop" };
         else {
           tokens.push(token);
@@ -252,6 +258,9 @@ function* tokensOf(verb: string, rest: string, request: GenerateRequest): Genera
       return;
     case "forever":
       for (;;) yield* encode(rest);
+    case "hold":
+      yield* encode(rest);
+      for (;;) yield HOLDS;
     case "request":
       yield* encode(JSON.stringify({ ...request, prompt: promptText(request.prompt).replaceAll("\0", "|") }));
       return;
@@ -260,7 +269,7 @@ function* tokensOf(verb: string, rest: string, request: GenerateRequest): Genera
       return;
     case "error":
       yield* encode("partial");
-      yield -1;
+      yield FAILS;
       return;
     case "abort":
       yield* encode("partial");

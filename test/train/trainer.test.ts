@@ -49,6 +49,7 @@ async function options(name: string, changes: Partial<TrainOptions> = {}): Promi
     adamW: { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0.01, clip: 1 },
     warmupSteps: 4,
     learningRateFloor: 0.05,
+    learningRateSpan: "stage",
     maxSteps: 6,
     maxMs: 1e9,
     snapshotEvery: 2,
