@@ -85,7 +85,8 @@ export function checkCertifyPlan(raw: unknown, sets: readonly string[] = [], whe
     if (at < 1) throw usageError(`--set ${set}: must be NAME=VALUE`);
     vars[set.slice(0, at)] = set.slice(at + 1);
   }
-  const fill = (text: string): string => fillIn(text, { ...vars, port: "{port}" });
+  // Twice: a value may name another.
+  const fill = (text: string): string => fillIn(fillIn(text, { ...vars, port: "{port}" }), { ...vars, port: "{port}" });
   return {
     ...plan,
     vars,

@@ -114,6 +114,11 @@ describe("runCertificate", () => {
     expect(notes.filter((n) => n.startsWith("starting"))).toEqual(["starting two"]);
   });
 
+  test("a value of the plan may name another, which --set changes", () => {
+    const plan = checkCertifyPlan({ ...raw, vars: { h1: "{head}", head: "a.gguf" }, servers: [{ name: "one", command: "serve --head {h1} --port {port}" }, { name: "two", command }] }, ["head=b.gguf"]);
+    expect(plan.servers[0]?.command).toEqual(["serve", "--head", "b.gguf", "--port", "{port}"]);
+  });
+
   test.each([
     [{ ...raw, reference: "nobody" }, "mode nobody is not defined"],
     [{ ...raw, modes: [{ name: "plain", server: "zero" }, { name: "b", server: "one" }] }, "server zero is not defined"],
