@@ -16,7 +16,7 @@ import type { FreshHidden } from "./head-feed.ts";
 import type { EngineLoop, EventSink } from "./loop.ts";
 import type { PrefillChunk } from "./prefill-plan.ts";
 import type { EngineInfo, EngineSnapshot, GenerateRequest } from "./request.ts";
-import { schedule, type Plan } from "./scheduler.ts";
+import { Planner } from "./planner.ts";
 import type { Sequence } from "./sequence.ts";
 import { Slots } from "./slots.ts";
 import { StepMeter } from "./step-meter.ts";
@@ -38,21 +38,13 @@ export interface EngineDependencies {
   readonly memory?: () => { rssBytes: number; deviceUsedBytes: number | undefined };
 }
 
-/** While streams run, a prefill forward may pause them for about this many decode steps. */
-const maxPauseSteps = 4;
-/** 128 rows already touch most experts of a MoE model, so smaller chunks save little. */
-const minChunkRows = 128;
-/** Padding costs rows, so only short tails are padded. */
-const maxPadRows = 4;
-/** A further sequence's share of the average rate where no table says it: measured near 0.2 at 8 to 16 streams of a MoE model, 1 in theory. */
-const unknownShare = 0.5;
-
 export class Engine implements EngineLoop {
   readonly info: EngineInfo;
   readonly gate: Gate;
   readonly slots: Slots;
   totals: EngineTotals;
   readonly meter: StepMeter;
+  readonly planner: Planner;
   readonly #backend: Backend;
   readonly #target: DecodeContext;
   readonly #config: EngineConfig;
@@ -62,12 +54,6 @@ export class Engine implements EngineLoop {
   readonly #clock: () => number;
   readonly #memory: NonNullable<EngineDependencies["memory"]>;
   readonly #hasHead: boolean;
-  /** Decode time since the last prefill, minus the prefill time it has to make up for. */
-  #decodeCreditMs = 0;
-  /** Time of the last decode step. */
-  #stepMs = 0;
-  /** What a prefill forward costs: baseMs + rowMs * rows. Zero until measured. */
-  prefillCost = { baseMs: 0, rowMs: 0 };
 
   constructor(dependencies: EngineDependencies) {
     const { backend, config } = dependencies;
@@ -93,6 +79,7 @@ export class Engine implements EngineLoop {
       sink: dependencies.sink,
       clock: this.#clock,
     });
+    this.planner = new Planner({ slots: this.slots, gate: this.gate, limits, config, clock: this.#clock });
     if (this.#hasHead) this.#target.setHiddenOutput(true);
     this.#sampler = new TargetSampler(this.#target);
     this.#verifier = this.#createVerifier();
@@ -119,7 +106,7 @@ export class Engine implements EngineLoop {
 
   step(): boolean {
     this.slots.admit();
-    const plan = this.#plan();
+    const plan = this.planner.plan();
     switch (plan.kind) {
       case "idle":
         this.slots.flush();
@@ -140,59 +127,10 @@ export class Engine implements EngineLoop {
     return true;
   }
 
-  #plan(): Plan {
-    const prefilling = this.slots.inPhase("prefill");
-    const decoding = this.slots.inPhase("decode");
-    const nDecoding = decoding.length;
-    const nStreaming = this.#nStreaming();
-    const { nUbatch, nRows, nRollback } = this.#target.limits;
-    const now = this.#clock();
-    const { table } = this.gate;
-    const { baseMs, rowMs } = this.prefillCost;
-    const pauseMs = maxPauseSteps * this.#stepMs;
-    // Exact output needs prompts read as they are alone: one at a time, in chunks that do not depend on the others.
-    const isExact = this.#config.verify === "sequential";
-    const maxRows = Math.min(nUbatch, nRows);
-    return schedule({
-      prefillLeft: (isExact ? prefilling.slice(0, 1) : prefilling).map((s) => s.nPrefillLeft),
-      isFreshPrefill: prefilling.every((s) => s.nPast === s.nCached),
-      nDecoding,
-      nStreaming,
-      nFreeSlots: this.slots.nFree,
-      waitedMs: prefilling.length > 0 ? now - (prefilling[0] as Sequence).startMs : 0,
-      decodeCreditMs: this.#decodeCreditMs,
-      maxRows,
-      maxRowsWhileStreaming: isExact || rowMs === 0 ? maxRows : Math.max(minChunkRows, Math.floor((pauseMs - baseMs) / rowMs)),
-      maxPad: Number.isFinite(nRollback) && !isExact ? Math.min(maxPadRows, nRollback) : 0,
-      sinceArrivalMs: now - this.slots.lastArrivalMs,
-      burstSize: this.slots.burstSize,
-      holdBack: {
-        maxWaitMs: this.#config.prefillWaitMs,
-        arrivalMs: Math.min(this.slots.arrivalMs(now), this.#nextEndMs(decoding) / this.slots.refillShare(now)),
-        forwardBaseMs: baseMs,
-        marginalShare: table === undefined || nDecoding === 0 ? unknownShare : marginalShare(nDecoding, table.stepMs(nDecoding, 0), table.stepMs(nDecoding + 1, 0)),
-      },
-    });
-  }
-
-  /** Sequences that have had a step since their prompt. */
-  #nStreaming(): number {
-    let n = 0;
-    for (const seq of this.slots.inPhase("decode")) if (seq.nOutput > 1) n++;
-    return n;
-  }
-
-  /** Time until the first running request reaches its token limit, at the present pace. */
-  #nextEndMs(decoding: readonly Sequence[]): number {
-    let left = Infinity;
-    for (const seq of decoding) left = Math.min(left, (seq.request?.maxTokens ?? Infinity) - seq.nOutput);
-    return (left / this.gate.acceptance.expectedTokens(this.totals.nDraftNow)) * this.#stepMs;
-  }
-
   /** Reads `chunk.length` prompt rows of each member; a member whose prompt is complete gets its first token. */
   #prefill(chunk: PrefillChunk): void {
     const prefilling = this.slots.inPhase("prefill");
-    const nStreaming = this.#nStreaming();
+    const nStreaming = this.planner.nStreaming();
     const nWaiting = prefilling.length;
     const seqs = chunk.members.map((i) => prefilling[i] as Sequence);
     this.meter.begin("prefill", seqs, chunk.length, 0, "prompt");
@@ -213,7 +151,7 @@ export class Engine implements EngineLoop {
     this.meter.end();
     this.totals.nSteps++;
     this.totals.prefillMs += this.meter.totalMs;
-    this.#decodeCreditMs = nStreaming > 0 ? Math.min(0, this.#decodeCreditMs) - this.meter.totalMs * pauseWeight(nStreaming, nWaiting) : 0;
+    this.planner.notePrefill(this.meter.totalMs, nStreaming, nWaiting);
   }
 
   /** One step of every decoding sequence: its pending token and the same number of drafts for all. */
@@ -233,11 +171,10 @@ export class Engine implements EngineLoop {
     this.meter.end();
     if (nDraft === 0) this.#drafter?.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
     this.gate.endStep(seqs.length, nDraft, this.meter.isSteady ? this.meter.totalMs : undefined);
-    this.#decodeCreditMs += this.meter.totalMs;
+    this.planner.noteDecode(this.meter.totalMs, nDraft);
     this.totals.nSteps++;
     this.totals.decodeMs += this.meter.totalMs;
     this.totals.nDraftNow = nDraft;
-    this.#stepMs = this.meter.totalMs;
     this.totals.rowShape = `${seqs.length} seq x ${nDraft + 1} ${nDraft === 0 ? "row" : "rows"}`;
     this.totals.stepsAtK[nDraft] = (this.totals.stepsAtK[nDraft] ?? 0) + 1;
   }
@@ -286,7 +223,7 @@ export class Engine implements EngineLoop {
   resetTotals(): void {
     this.totals = new EngineTotals(this.info.nMax);
     this.slots.totals = this.totals;
-    this.#decodeCreditMs = 0;
+    this.planner.reset();
   }
 
   snapshot(): EngineSnapshot {
@@ -336,15 +273,4 @@ function draftCap(seqs: readonly Sequence[]): number {
     wanted = Math.max(wanted, seq.nMax);
   }
   return Math.max(0, Math.min(room, wanted));
-}
-
-/** A pause for many waiting prompts counts less against a few running streams: nobody's wait should outweigh everybody's. */
-function pauseWeight(nStreaming: number, nWaiting: number): number {
-  return Math.min(1, nStreaming / nWaiting);
-}
-
-/** What one more sequence adds to the batch's rate, as a share of the average sequence's rate. */
-function marginalShare(n: number, msAtN: number, msAtNext: number): number {
-  const gain = (n + 1) / msAtNext - n / msAtN;
-  return Math.min(1, Math.max(0, gain * msAtN));
 }

@@ -3,13 +3,13 @@
  * The engine decides what to decode; this table decides who takes part and turns tokens into events.
  */
 import { UserError } from "../util/errors.ts";
+import { Arrivals } from "./arrivals.ts";
 import type { Backend } from "./backend.ts";
 import type { EngineConfig } from "./config.ts";
 import type { Drafter } from "./drafters/drafter.ts";
 import type { EventSink } from "./loop.ts";
 import { canServe, chooseSlot, reusableHistory, type FreeSlot } from "./placement.ts";
 import type { EngineEvent, FinishEvent, FinishReason, GenerateRequest } from "./request.ts";
-import { burstGapMs } from "./scheduler.ts";
 import { Sequence, type SequencePhase, type SequenceShape } from "./sequence.ts";
 import type { EngineTotals } from "./totals.ts";
 
@@ -28,11 +28,6 @@ export interface SlotDependencies {
   readonly clock: () => number;
 }
 
-/** Arrivals are forgotten over this time. */
-const arrivalMemoryMs = 4000;
-/** An arrival this soon after a finish is the same client's next request. */
-const refillMs = 200;
-const refillRate = 0.1;
 const tailRows = 32;
 
 export class Slots {
@@ -46,15 +41,7 @@ export class Slots {
   #isStale = true;
   #queue: Waiting[] = [];
   #outbox: EngineEvent[] = [];
-  #arrivals = 0;
-  lastArrivalMs = -Infinity;
-  #nInBurst = 0;
-  /** Size of late bursts: requests that arrive within a few milliseconds of each other. */
-  burstSize = 1;
-  /** Ends of requests that no arrival has followed yet, oldest first. */
-  #finishedMs: number[] = [];
-  /** Share of ended requests that another follows at once: near 1 under a closed loop, near 0 for lone users. */
-  #refillShare = 0.5;
+  readonly arrivals = new Arrivals();
 
   constructor(dependencies: SlotDependencies) {
     this.#d = dependencies;
@@ -64,35 +51,6 @@ export class Slots {
     this.sequences = Array.from({ length: target.limits.nSeq }, (_, slot) => new Sequence(slot, target.samplingOf(slot), shape));
     this.#isEog = (token) => backend.isEndOfGeneration(token);
     this.#bytes = (token) => backend.tokenBytes(token);
-  }
-
-  /** Mean time between arrivals over the last seconds; long when few came. */
-  arrivalMs(now: number): number {
-    return arrivalMemoryMs / (this.#arrivals * Math.exp((this.lastArrivalMs - now) / arrivalMemoryMs));
-  }
-
-  /** A larger burst teaches at once; smaller ones, when a gap has ended them, by halves. */
-  #noteBurst(now: number): void {
-    if (now - this.lastArrivalMs < burstGapMs) {
-      this.#nInBurst++;
-      this.burstSize = Math.max(this.burstSize, this.#nInBurst);
-      return;
-    }
-    if (this.#nInBurst > 0) this.burstSize = (this.burstSize + this.#nInBurst) / 2;
-    this.#nInBurst = 1;
-  }
-
-  /** How likely the end of a running request brings a new one. */
-  refillShare(now: number): number {
-    this.#forgetFinished(now);
-    return this.#refillShare;
-  }
-
-  #forgetFinished(now: number): void {
-    while ((this.#finishedMs[0] ?? Infinity) < now - refillMs) {
-      this.#finishedMs.shift();
-      this.#refillShare -= refillRate * this.#refillShare;
-    }
   }
 
   get nQueued(): number {
@@ -122,11 +80,7 @@ export class Slots {
       return true;
     }
     if (this.#queue.length >= this.#d.config.maxQueue) return false;
-    this.#arrivals = this.#arrivals * Math.exp((this.lastArrivalMs - now) / arrivalMemoryMs) + 1;
-    this.#noteBurst(now);
-    this.lastArrivalMs = now;
-    this.#forgetFinished(now);
-    if (this.#finishedMs.shift() !== undefined) this.#refillShare += refillRate * (1 - this.#refillShare);
+    this.arrivals.noteArrival(now);
     this.#queue.push({ request, atMs: now });
     return true;
   }
@@ -214,7 +168,7 @@ export class Slots {
   finish(seq: Sequence, reason: FinishReason, message?: string): void {
     const request = seq.request as GenerateRequest;
     const now = this.#d.clock();
-    this.#finishedMs.push(now);
+    this.arrivals.noteFinish(now);
     const firstTokenMs = seq.firstTokenMs === 0 ? now : seq.firstTokenMs;
     this.#outbox.push({
       kind: "finish",

@@ -92,8 +92,8 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
     if (isAdaptive) {
       const data = keptTable(costTableFile(options, backend, hooks.cacheDir), engine.info.nMax, () => calibrate(engine, { onProgress: (done, total) => hooks.progress?.(done / total, "calibration") }));
       engine.gate.useTable(new CostTable(data));
-      engine.prefillCost = { baseMs: data.prefillBaseMs, rowMs: data.prefillRowMs };
-    } else engine.prefillCost = calibratePrefill(engine);
+      engine.planner.prefillCost = { baseMs: data.prefillBaseMs, rowMs: data.prefillRowMs };
+    } else engine.planner.prefillCost = calibratePrefill(engine);
     isCalibrating = false;
     engine.resetTotals();
   }

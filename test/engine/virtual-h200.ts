@@ -125,7 +125,7 @@ export function runVirtual(config: Partial<EngineConfig>, load: VirtualLoad, rat
     };
   }
   if (config.gate === "adaptive") h.engine.gate.useTable(new CostTable(options.table ?? h200Table));
-  h.engine.prefillCost = { baseMs: h200Table.prefillBaseMs, rowMs: h200Table.prefillRowMs };
+  h.engine.planner.prefillCost = { baseMs: h200Table.prefillBaseMs, rowMs: h200Table.prefillRowMs };
   let nSent = 0;
   const due: { id: number; atMs: number }[] = [];
   // Requests that become due together reach the engine one after the other: HTTP takes its time with each.

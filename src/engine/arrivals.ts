@@ -1,0 +1,61 @@
+/** When requests come: their rate, how many come together, how often the end of one brings the next. Pure but for its memory. */
+import { burstGapMs } from "./scheduler.ts";
+
+/** Arrivals are forgotten over this time. */
+const memoryMs = 4000;
+/** An arrival this soon after a finish is the same client's next request. */
+const refillMs = 200;
+const refillRate = 0.1;
+
+export class Arrivals {
+  lastMs = -Infinity;
+  /** Size of late bursts: requests that arrive within a few milliseconds of each other. */
+  burstSize = 1;
+  #nRecent = 0;
+  #nInBurst = 0;
+  /** Ends of requests that no arrival has followed yet, oldest first. */
+  readonly #finishedMs: number[] = [];
+  /** Share of ended requests that another follows at once: near 1 under a closed loop, near 0 for lone users. */
+  #refillShare = 0.5;
+
+  noteArrival(now: number): void {
+    this.#nRecent = this.#nRecent * Math.exp((this.lastMs - now) / memoryMs) + 1;
+    this.#noteBurst(now);
+    this.lastMs = now;
+    this.#forgetFinished(now);
+    if (this.#finishedMs.shift() !== undefined) this.#refillShare += refillRate * (1 - this.#refillShare);
+  }
+
+  noteFinish(now: number): void {
+    this.#finishedMs.push(now);
+  }
+
+  /** Mean time between arrivals over the last seconds; long when few came. */
+  meanMs(now: number): number {
+    return memoryMs / (this.#nRecent * Math.exp((this.lastMs - now) / memoryMs));
+  }
+
+  /** How likely the end of a running request brings a new one. */
+  refillShare(now: number): number {
+    this.#forgetFinished(now);
+    return this.#refillShare;
+  }
+
+  /** A larger burst teaches at once; smaller ones, when a gap has ended them, by halves. */
+  #noteBurst(now: number): void {
+    if (now - this.lastMs < burstGapMs) {
+      this.#nInBurst++;
+      this.burstSize = Math.max(this.burstSize, this.#nInBurst);
+      return;
+    }
+    if (this.#nInBurst > 0) this.burstSize = (this.burstSize + this.#nInBurst) / 2;
+    this.#nInBurst = 1;
+  }
+
+  #forgetFinished(now: number): void {
+    while ((this.#finishedMs[0] ?? Infinity) < now - refillMs) {
+      this.#finishedMs.shift();
+      this.#refillShare -= refillRate * this.#refillShare;
+    }
+  }
+}

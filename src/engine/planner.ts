@@ -1,0 +1,117 @@
+/**
+ * Gathers what the scheduler's decision needs and keeps the account it rests on: how long steps take, and how much
+ * prefill time the running streams are owed. The decision itself is `schedule`.
+ */
+import type { ContextLimits } from "./backend.ts";
+import type { EngineConfig } from "./config.ts";
+import type { Gate } from "./gate.ts";
+import { schedule, type Plan } from "./scheduler.ts";
+import type { Sequence } from "./sequence.ts";
+import type { Slots } from "./slots.ts";
+
+/** While streams run, a prefill forward may pause them for about this many decode steps. */
+const maxPauseSteps = 4;
+/** 128 rows already touch most experts of a MoE model, so smaller chunks save little. */
+const minChunkRows = 128;
+/** Padding costs rows, so only short tails are padded. */
+const maxPadRows = 4;
+/** A further sequence's share of the average rate where no table says it: measured near 0.2 at 8 to 16 streams of a MoE model, 1 in theory. */
+const unknownShare = 0.5;
+
+export interface PlannerDependencies {
+  readonly slots: Slots;
+  readonly gate: Gate;
+  readonly limits: ContextLimits;
+  readonly config: EngineConfig;
+  readonly clock: () => number;
+}
+
+export class Planner {
+  /** What a prefill forward costs: baseMs + rowMs * rows. Zero until measured. */
+  prefillCost = { baseMs: 0, rowMs: 0 };
+  readonly #d: PlannerDependencies;
+  /** Decode time since the last prefill, minus the prefill time it has to make up for. */
+  #decodeCreditMs = 0;
+  /** Time of the last decode step, and its draft length. */
+  #stepMs = 0;
+  #nDraft = 0;
+
+  constructor(dependencies: PlannerDependencies) {
+    this.#d = dependencies;
+  }
+
+  plan(): Plan {
+    const { slots, gate, limits, config, clock } = this.#d;
+    const prefilling = slots.inPhase("prefill");
+    const decoding = slots.inPhase("decode");
+    const nDecoding = decoding.length;
+    const { nUbatch, nRows, nRollback } = limits;
+    const now = clock();
+    const { baseMs, rowMs } = this.prefillCost;
+    const pauseMs = maxPauseSteps * this.#stepMs;
+    // Exact output needs prompts read as they are alone: one at a time, in chunks that do not depend on the others.
+    const isExact = config.verify === "sequential";
+    const maxRows = Math.min(nUbatch, nRows);
+    return schedule({
+      prefillLeft: (isExact ? prefilling.slice(0, 1) : prefilling).map((s) => s.nPrefillLeft),
+      isFreshPrefill: prefilling.every((s) => s.nPast === s.nCached),
+      nDecoding,
+      nStreaming: this.nStreaming(),
+      nFreeSlots: slots.nFree,
+      waitedMs: prefilling.length > 0 ? now - (prefilling[0] as Sequence).startMs : 0,
+      decodeCreditMs: this.#decodeCreditMs,
+      maxRows,
+      maxRowsWhileStreaming: isExact || rowMs === 0 ? maxRows : Math.max(minChunkRows, Math.floor((pauseMs - baseMs) / rowMs)),
+      maxPad: Number.isFinite(nRollback) && !isExact ? Math.min(maxPadRows, nRollback) : 0,
+      sinceArrivalMs: now - slots.arrivals.lastMs,
+      burstSize: slots.arrivals.burstSize,
+      holdBack: {
+        maxWaitMs: config.prefillWaitMs,
+        arrivalMs: Math.min(slots.arrivals.meanMs(now), this.#nextEndMs(decoding) / slots.arrivals.refillShare(now)),
+        forwardBaseMs: baseMs,
+        marginalShare: gate.table === undefined || nDecoding === 0 ? unknownShare : marginalShare(nDecoding, gate.table.stepMs(nDecoding, 0), gate.table.stepMs(nDecoding + 1, 0)),
+      },
+    });
+  }
+
+  /** Sequences that have had a step since their prompt. */
+  nStreaming(): number {
+    let n = 0;
+    for (const seq of this.#d.slots.inPhase("decode")) if (seq.nOutput > 1) n++;
+    return n;
+  }
+
+  /** A prompt forward took `ms` while `nStreaming` streams stood still for `nWaiting` prompts. */
+  notePrefill(ms: number, nStreaming: number, nWaiting: number): void {
+    this.#decodeCreditMs = nStreaming > 0 ? Math.min(0, this.#decodeCreditMs) - ms * pauseWeight(nStreaming, nWaiting) : 0;
+  }
+
+  noteDecode(ms: number, nDraft: number): void {
+    this.#decodeCreditMs += ms;
+    this.#stepMs = ms;
+    this.#nDraft = nDraft;
+  }
+
+  /** Forgets what is owed. */
+  reset(): void {
+    this.#decodeCreditMs = 0;
+  }
+
+  /** Time until the first running request reaches its token limit, at the present pace. */
+  #nextEndMs(decoding: readonly Sequence[]): number {
+    let left = Infinity;
+    for (const seq of decoding) left = Math.min(left, (seq.request?.maxTokens ?? Infinity) - seq.nOutput);
+    return (left / this.#d.gate.acceptance.expectedTokens(this.#nDraft)) * this.#stepMs;
+  }
+}
+
+/** A pause for many waiting prompts counts less against a few running streams: nobody's wait should outweigh everybody's. */
+function pauseWeight(nStreaming: number, nWaiting: number): number {
+  return Math.min(1, nStreaming / nWaiting);
+}
+
+/** What one more sequence adds to the batch's rate, as a share of the average sequence's rate. */
+function marginalShare(n: number, msAtN: number, msAtNext: number): number {
+  const gain = (n + 1) / msAtNext - n / msAtN;
+  return Math.min(1, Math.max(0, gain * msAtN));
+}
