@@ -1,11 +1,7 @@
 /** The plan of a sweep: servers, concurrencies, rounds, and the order of its cells. YAML or JSON. */
 import { createHash } from "node:crypto";
-import * as fs from "node:fs";
-import * as path from "node:path";
-import * as yaml from "yaml";
 import * as z from "zod";
-import { errorMessage, usageError } from "../util/errors.ts";
-import { statFile } from "../util/files.ts";
+import { usageError } from "../util/errors.ts";
 import { fillIn, splitCommand } from "./managed-server.ts";
 import { LoadOptions, PartialLoad } from "./options.ts";
 
@@ -67,18 +63,7 @@ export interface Cell {
   readonly key: string;
 }
 
-/** @throws {UserError} exit code 2 for a plan that does not parse, unknown names, variables without value. */
-export function loadPlan(file: string, sets: readonly string[] = []): SweepPlan {
-  statFile(file, "plan");
-  let raw: unknown;
-  try {
-    raw = yaml.parse(fs.readFileSync(file, "utf8"));
-  } catch (error) {
-    throw usageError(`${file}: ${errorMessage(error).split("\n")[0]}`);
-  }
-  return checkPlan(raw, sets, path.basename(file));
-}
-
+/** @throws {UserError} exit code 2 for a plan that does not fit, unknown names, variables without value. */
 export function checkPlan(raw: unknown, sets: readonly string[] = [], where = "plan"): SweepPlan {
   const parsed = SweepPlan.safeParse(raw);
   if (!parsed.success) {

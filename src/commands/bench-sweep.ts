@@ -4,19 +4,23 @@ import { localConditions } from "../bench/conditions.ts";
 import { quoteCommand } from "../bench/managed-server.ts";
 import { hashModelFiles, type ModelFile } from "../bench/model-files.ts";
 import { sweepRows } from "../bench/paired.ts";
-import { cellsOf, loadPlan, type SweepPlan } from "../bench/sweep-plan.ts";
+import { cellsOf, checkPlan, type SweepPlan } from "../bench/sweep-plan.ts";
 import { sweepTable } from "../bench/sweep-table.ts";
 import { runSweep } from "../bench/sweep.ts";
 import { defineCommand, type Io } from "../config/command.ts";
+import { matrixPlan } from "../lab/matrix.ts";
+import { checkRecipe } from "../lab/recipe.ts";
+import { usageError } from "../util/errors.ts";
 import { writeTextAtomic } from "../util/files.ts";
 import { renderMarkdown, renderText } from "../util/table.ts";
+import { readYaml } from "../util/yaml-file.ts";
 
 export const command = defineCommand({
   name: "bench sweep",
   summary: "measure servers against each other over concurrencies and rounds, from a plan file",
   details: "The plan names servers by URL or by command line, loads and rounds (docs/metrics.md has its keys). Cells that are measured are kept: run it again to go on.",
   options: z.strictObject({
-    plan: z.string().meta({ description: "plan file, YAML or JSON" }),
+    plan: z.string().meta({ description: "plan file, YAML or JSON, or a recipe, whose first matrix is measured" }),
     output: z.string().optional().meta({ short: "o", description: "folder for raw files, logs and tables; default runs/sweep-NAME", placeholder: "DIR" }),
     set: z.array(z.string()).default([]).meta({ description: "value for a {NAME} of the plan", placeholder: "NAME=VALUE" }),
     only: z.array(z.string()).default([]).meta({ description: "only this server", placeholder: "NAME" }),
@@ -28,7 +32,7 @@ export const command = defineCommand({
   }),
   positionals: ["plan"],
   async run(options, io) {
-    const loaded = loadPlan(options.plan, options.set);
+    const loaded = loadPlanOrRecipe(options.plan, options.set);
     const plan: SweepPlan = {
       ...loaded,
       servers: loaded.servers.filter((s) => options.only.length === 0 || options.only.includes(s.name)),
@@ -52,6 +56,17 @@ export const command = defineCommand({
     return cells.length === 0 ? 1 : 0;
   },
 });
+
+/** Of a recipe the first matrix is the plan. */
+function loadPlanOrRecipe(file: string, sets: readonly string[]): SweepPlan {
+  const where = path.basename(file);
+  const raw = readYaml(file, "plan");
+  if (typeof raw !== "object" || raw === null || !("steps" in raw)) return checkPlan(raw, sets, where);
+  const recipe = checkRecipe(raw, { sets, where });
+  const step = recipe.steps.find((s) => s.matrix !== undefined);
+  if (step?.matrix === undefined) throw usageError(`${where}: no step of this recipe has a matrix to measure`);
+  return { ...matrixPlan(recipe, step, step.matrix), name: recipe.name, title: recipe.title };
+}
 
 async function hashModels(plan: SweepPlan): Promise<(server: string) => readonly ModelFile[]> {
   const wordsOf = (name?: string): string[][] => plan.servers.flatMap((s) => (Array.isArray(s.command) && (name === undefined || s.name === name) ? [s.command] : []));

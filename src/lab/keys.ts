@@ -51,20 +51,31 @@ export class HashCache {
   }
 }
 
+/** Links count as what they point to: the snapshots of the hub's cache are made of them. */
 export function filesBelow(folder: string): string[] {
   return fs
     .readdirSync(folder, { withFileTypes: true, recursive: true })
-    .filter((entry) => entry.isFile())
-    .map((entry) => path.join(entry.parentPath, entry.name))
+    .map((entry) => ({ entry, file: path.join(entry.parentPath, entry.name) }))
+    .filter(({ entry, file }) => entry.isFile() || (entry.isSymbolicLink() && fs.statSync(file, { throwIfNoEntry: false })?.isFile() === true))
+    .map(({ file }) => file)
     .sort();
+}
+
+/** Bytes of a file, or of all files of a folder; 0 when it is not there. */
+export function sizeOnDisk(target: string): number {
+  const stat = fs.statSync(target, { throwIfNoEntry: false });
+  if (stat === undefined) return 0;
+  return stat.isDirectory() ? filesBelow(target).reduce((sum, file) => sum + fs.statSync(file).size, 0) : stat.size;
 }
 
 /** Folders of this program that a verb's result depends on; bench and serve depend on all that makes tokens. */
 const foldersOf: Readonly<Record<string, readonly string[]>> = {
+  pull: ["hf"],
   convert: ["gguf", "hf"],
   bootstrap: ["gguf", "hf"],
   graft: ["gguf", "hf"],
   strip: ["gguf"],
+  extract: ["gguf"],
   synth: ["gguf"],
   inspect: ["gguf"],
   quantize: ["gguf", "llama"],

@@ -8,7 +8,7 @@ import { requireDiskSpace, writeTextAtomic } from "../util/files.ts";
 import { formatDuration } from "../util/format.ts";
 import { createProgress } from "../util/progress.ts";
 import { collect } from "./collect.ts";
-import { HashCache } from "./keys.ts";
+import { HashCache, sizeOnDisk } from "./keys.ts";
 import { lockFolder } from "./lock.ts";
 import { runMatrix } from "./matrix.ts";
 import { cachedRecord, planSteps, stepKey, type PlannedStep } from "./plan.ts";
@@ -78,7 +78,7 @@ async function runStep(recipe: Recipe, plan: PlannedStep, key: string, folder: s
   const outputs: StepRecord["outputs"][number][] = [];
   for (const { id, file } of files) {
     if (!fs.existsSync(file)) throw new UserError(`${step.title} ended without writing ${file}; see ${log}`);
-    outputs.push({ id, file, sizeBytes: sizeOf(file), sha256: await hashes.contentHash(file) });
+    outputs.push({ id, file, sizeBytes: sizeOnDisk(file), sha256: await hashes.contentHash(file) });
   }
   const seconds = Math.round((performance.now() - startMs) / 10) / 100;
   await writeStepRecord(folder, { id: step.id, key, title: step.title, command: plan.command, date: new Date().toISOString(), seconds, exitCode: done.exitCode, log: step.run === undefined ? null : path.relative(folder, log), outputs, result: done.result });
@@ -101,10 +101,4 @@ async function verbStep(words: readonly string[], mayFail: boolean, log: string,
   } finally {
     progress.end();
   }
-}
-
-function sizeOf(target: string): number {
-  const stat = fs.statSync(target);
-  if (!stat.isDirectory()) return stat.size;
-  return fs.readdirSync(target, { recursive: true, withFileTypes: true }).filter((e) => e.isFile()).reduce((sum, e) => sum + fs.statSync(path.join(e.parentPath, e.name)).size, 0);
 }

@@ -3,7 +3,7 @@ import * as fs from "node:fs";
 import * as path from "node:path";
 import { quoteCommand } from "../bench/managed-server.ts";
 import { formatBytes, formatDuration } from "../util/format.ts";
-import { HashCache, filesBelow, hashOf, sourceHash } from "./keys.ts";
+import { HashCache, hashOf, sizeOnDisk, sourceHash } from "./keys.ts";
 import { matrixPlan } from "./matrix.ts";
 import { type Recipe, type Step, parseSize } from "./recipe.ts";
 import { readStepRecord, type StepRecord } from "./step-record.ts";
@@ -49,11 +49,6 @@ function inputsOf(recipe: Recipe, step: Step): string[] {
   return [...new Set([...named, ...loaded, ...given])];
 }
 
-function sizeOnDisk(target: string): number {
-  const stat = fs.statSync(target, { throwIfNoEntry: false });
-  if (stat === undefined) return 0;
-  return stat.isDirectory() ? filesBelow(target).reduce((sum, file) => sum + fs.statSync(file).size, 0) : stat.size;
-}
 
 /** Hash of everything the step's result depends on. @throws {UserError} when an input is missing. */
 export async function stepKey(recipe: Recipe, planned: PlannedStep, hashes: HashCache): Promise<string> {

@@ -7,15 +7,15 @@
 import * as fs from "node:fs";
 import * as os from "node:os";
 import * as path from "node:path";
-import * as yaml from "yaml";
 import * as z from "zod";
 import { PartialLoad } from "../bench/options.ts";
 import { sectionParts } from "../report/model.ts";
-import { errorMessage, usageError } from "../util/errors.ts";
+import { usageError } from "../util/errors.ts";
 import { statFile } from "../util/files.ts";
 import { packageRoot } from "../util/paths.ts";
+import { readYaml } from "../util/yaml-file.ts";
 
-const id = z.string().regex(/^[a-z][a-z0-9.-]*$/i, "letters, digits, dots and dashes");
+const id = z.string().regex(/^[a-z][\w.-]*$/i, "letters, digits, dots, dashes and underscores");
 const words = z.array(z.coerce.string());
 
 const Artifact = z.strictObject({
@@ -141,14 +141,7 @@ export type Expectation = z.output<typeof Expectation>;
 
 /** @throws {UserError} exit code 2: not YAML, an unknown key, a name that is not there, a variable without value. */
 export function loadRecipe(file: string, options: { sets?: readonly string[]; runsFolder?: string } = {}): Recipe {
-  statFile(file, "recipe");
-  let raw: unknown;
-  try {
-    raw = yaml.parse(fs.readFileSync(file, "utf8"));
-  } catch (error) {
-    throw usageError(`${file}: ${errorMessage(error).split("\n")[0]}`);
-  }
-  return checkRecipe(raw, { ...options, where: path.basename(file) });
+  return checkRecipe(readYaml(file, "recipe"), { ...options, where: path.basename(file) });
 }
 
 /** The recipe as a run folder keeps it: filled in already. @throws {UserError} when it is not there or of another version. */
@@ -160,6 +153,7 @@ export function readRecipe(file: string): Recipe {
 }
 
 export function checkRecipe(raw: unknown, { sets = [], runsFolder = "runs", where = "recipe" }: { sets?: readonly string[]; runsFolder?: string; where?: string } = {}): Recipe {
+  if (typeof raw === "object" && raw !== null && "servers" in raw && !("steps" in raw)) throw usageError(`${where} is a plan, not a recipe; run it with foretoken ${"modes" in raw ? "probe determinism certify" : "bench sweep"}`);
   const parsed = Recipe.safeParse(raw);
   if (!parsed.success) {
     const issue = parsed.error.issues[0];

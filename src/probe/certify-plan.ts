@@ -1,11 +1,9 @@
 /** The plan of a certificate: servers, modes on them, and what each mode is compared with. YAML. */
-import * as fs from "node:fs";
 import * as path from "node:path";
-import * as yaml from "yaml";
 import * as z from "zod";
 import { fillIn, splitCommand } from "../bench/managed-server.ts";
-import { errorMessage, usageError } from "../util/errors.ts";
-import { statFile } from "../util/files.ts";
+import { usageError } from "../util/errors.ts";
+import { readYaml } from "../util/yaml-file.ts";
 
 const name = z.string().regex(/^[\w .,+-]+$/, "letters, digits, blanks and .,+- only: it names files");
 
@@ -60,14 +58,7 @@ export type CertifyServer = z.output<typeof Server>;
 
 /** @throws {UserError} exit code 2 for a plan that does not parse or names what is not there. */
 export function loadCertifyPlan(file: string, sets: readonly string[] = []): CertifyPlan {
-  statFile(file, "plan");
-  let raw: unknown;
-  try {
-    raw = yaml.parse(fs.readFileSync(file, "utf8"));
-  } catch (error) {
-    throw usageError(`${file}: ${errorMessage(error).split("\n")[0]}`);
-  }
-  return checkCertifyPlan(raw, sets, path.basename(file));
+  return checkCertifyPlan(readYaml(file, "plan"), sets, path.basename(file));
 }
 
 export function checkCertifyPlan(raw: unknown, sets: readonly string[] = [], where = "plan"): CertifyPlan {

@@ -9,6 +9,8 @@ import { cellsOf, checkPlan } from "../../src/bench/sweep-plan.ts";
 import { sweepTable } from "../../src/bench/sweep-table.ts";
 import { readCells, runSweep, type CellResult } from "../../src/bench/sweep.ts";
 import { summarize } from "../../src/bench/summarize.ts";
+import { command as sweepCommand } from "../../src/commands/bench-sweep.ts";
+import { checkOptions } from "../../src/config/options.ts";
 
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), "foretoken-sweep-"));
 afterAll(() => fs.rmSync(folder, { recursive: true }));
@@ -160,4 +162,13 @@ describe("estimates", () => {
     expect(rows.find((r) => r.server === "a")?.ratio).toBeUndefined();
     expect(sweepTable(rows).rows[1]?.slice(0, 3)).toEqual(["b", "150.0", "1.50x [1.50, 1.50]"]);
   });
+});
+
+test("a recipe's first matrix is a plan too", async () => {
+  const out: string[] = [];
+  const io = { out: (text: string) => void out.push(text), note: () => {}, json: false, signal: new AbortController().signal };
+  const recipe = path.join(import.meta.dirname, "..", "..", "recipes", "h200-shape.yaml");
+  await sweepCommand.run(checkOptions(sweepCommand.options, { plan: recipe, set: ["model=x.gguf", "llamaDir=libs"], only: ["gate"], dryRun: true }), io);
+  expect(out[0]).toBe("h200-shape: 1 servers, 8 cells, order by servers");
+  expect(out[1]).toContain("-m x.gguf --llama-dir libs");
 });

@@ -2,7 +2,7 @@ import * as fs from "node:fs";
 import * as os from "node:os";
 import * as path from "node:path";
 import { afterAll, describe, expect, test } from "vitest";
-import { HashCache, sourceHash } from "../../src/lab/keys.ts";
+import { HashCache, filesBelow, sourceHash } from "../../src/lab/keys.ts";
 import { lockFolder } from "../../src/lab/lock.ts";
 import { describePlan, planSteps, stepKey } from "../../src/lab/plan.ts";
 import { checkRecipe, loadRecipe, parseSize } from "../../src/lab/recipe.ts";
@@ -46,7 +46,7 @@ describe("checkRecipe", () => {
 });
 
 describe("the recipes of the package", () => {
-  const files = fs.readdirSync(recipes).filter((f) => f.endsWith(".yaml") && f !== "h200-shape.yaml");
+  const files = fs.readdirSync(recipes).filter((f) => f.endsWith(".yaml"));
 
   test.each(files)("%s is valid, and every command line in it has only flags that its verb knows", async (file) => {
     const recipe = loadRecipe(path.join(recipes, file));
@@ -100,6 +100,18 @@ describe("what a step depends on", () => {
     expect(await keyOf(["convert", file], hashes)).not.toBe(first);
     fs.rmSync(file);
     await expect(keyOf(["convert", file], hashes)).rejects.toThrow("in.bin does not exist");
+  });
+
+  test("a folder of links, as the hub's cache has it, counts with the contents behind them", async () => {
+    const snapshot = path.join(folder, "snapshot");
+    fs.mkdirSync(snapshot);
+    fs.writeFileSync(path.join(folder, "blob"), "weights");
+    fs.symlinkSync(path.join("..", "blob"), path.join(snapshot, "model.safetensors"));
+    expect(filesBelow(snapshot)).toEqual([path.join(snapshot, "model.safetensors")]);
+    const hashes = new HashCache(path.join(folder, "h-links.json"));
+    const before = await hashes.contentHash(snapshot);
+    fs.writeFileSync(path.join(folder, "blob"), "other weights");
+    expect(await hashes.contentHash(snapshot)).not.toBe(before);
   });
 
   test("the code of other verbs is not", () => {
