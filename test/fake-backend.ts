@@ -29,6 +29,13 @@ const nEmbd = 4;
 const targetTag = 1;
 const chainTag = 2;
 
+/** A hidden row is a function of all the text before it, here a hash that a float holds exactly. */
+function prefixHash(history: readonly number[]): number {
+  let hash = 7;
+  for (const token of history) hash = Math.imul(hash ^ (token + 1), 2654435761) >>> 8;
+  return history.includes(-1) ? NaN : hash;
+}
+
 /** A text that never repeats soon and depends on the last two tokens and the length. */
 export function hashNext(history: readonly number[], nVocab: number): number {
   const a = history.at(-1) ?? 0;
@@ -104,7 +111,7 @@ class FakeContext implements DecodeContext {
       history.push(token);
       perSeq.set(seq, (perSeq.get(seq) ?? 0) + 1);
       this.#output.push({ history: [...history], seq, isOutput: outputs[i] === 1 });
-      rowHidden.push([position, token, this.#role === "target" ? targetTag : chainTag, seq]);
+      rowHidden.push([position, token, this.#role === "target" ? targetTag : chainTag, prefixHash(history)]);
     }
     for (const [seq, count] of perSeq) {
       this.#lastRows[seq] = count;
@@ -112,7 +119,7 @@ class FakeContext implements DecodeContext {
     }
     const { nUbatch, nRollback } = this.limits;
     const forwards = this.#role === "head" ? [] : predictForwards([...perSeq], { nUbatch, isUnified: true, nKeepTail: nRollback + 1 });
-    this.#hidden = this.#orderHidden(rowHidden, forwards, [...perSeq.keys()]);
+    this.#hidden = this.#orderHidden(rowHidden, [...seqs.subarray(0, n)], forwards, [...perSeq.keys()]);
     this.#nDecodes++;
     this.#log.push({
       role: this.#role,
@@ -122,24 +129,28 @@ class FakeContext implements DecodeContext {
   }
 
   /** libllama writes hidden rows in forward order when not every row is an output (trap B). */
-  #orderHidden(rows: [number, number, number, number][], forwards: readonly { seqs: readonly number[]; nRowsEach: number }[], seqOrder: number[]): Float32Array {
+  #orderHidden(rows: [number, number, number, number][], rowSeqs: readonly number[], forwards: readonly { seqs: readonly number[]; nRowsEach: number }[], seqOrder: number[]): Float32Array {
     let ordered = rows;
     if (forwards.length > 1 && this.#output.some((o) => !o.isOutput)) {
-      const left = new Map(seqOrder.map((seq) => [seq, rows.filter((r) => r[3] === seq)]));
+      const left = new Map(seqOrder.map((seq) => [seq, rows.filter((_, i) => rowSeqs[i] === seq)]));
       ordered = forwards.flatMap((f) => f.seqs.flatMap((seq) => (left.get(seq) as typeof rows).splice(0, f.nRowsEach)));
     }
     return Float32Array.from(ordered.flat());
   }
 
   #checkHidden(seq: number, position: number, hidden: Float32Array): void {
-    const [at, token, tag, ofSeq] = hidden as unknown as [number, number, number, number];
+    const [at, token, tag, textHash] = hidden as unknown as [number, number, number, number];
     if (position === 0) {
       if (hidden.some((x) => x !== 0)) throw new Error("the head's first row takes zeros");
       return;
     }
-    const before = this.history[seq]?.[position - 1];
-    if ((tag !== targetTag && tag !== chainTag) || at !== position - 1 || ofSeq !== seq || (before !== undefined && before >= 0 && before !== token))
-      throw new Error(`head: row of sequence ${seq} at ${position} got the hidden row of sequence ${ofSeq} at ${at} (token ${token}, tag ${tag}); before it is token ${before}`);
+    const history = (this.history[seq] as number[]).slice(0, position);
+    const before = history[position - 1];
+    // A head with a gap has not seen all of the text.
+    const ownHash = history.length < position ? NaN : prefixHash(history);
+    const isOtherText = !Number.isNaN(ownHash) && !Number.isNaN(textHash) && ownHash !== textHash;
+    if ((tag !== targetTag && tag !== chainTag) || at !== position - 1 || isOtherText || (before !== undefined && before >= 0 && before !== token))
+      throw new Error(`head: row of sequence ${seq} at ${position} got the hidden row of ${isOtherText ? "another text" : "this text"} at ${at} (token ${token}, tag ${tag}); before it is token ${before}`);
   }
 
   synchronize(): void {}
@@ -209,6 +220,8 @@ class FakeContext implements DecodeContext {
 
   restoreSequence(seq: number, state: Uint8Array): boolean {
     this.history[seq] = [...new Int32Array(state.slice().buffer)];
+    this.#lastRows[seq] = 0;
+    this.#rolledBack[seq] = false;
     return true;
   }
 

@@ -81,7 +81,7 @@ function serverSettings(options: ServeOptions): ServerSettings {
     reasoning: options.reasoning,
     templateVariables: options.chatTemplateKwargs ?? {},
     seed: options.seed,
-    cachePrompt: options.cachePrompt,
+    cachePrompt: options.cachePrompt || options.cacheRam > 0,
     hasSlots: options.slots,
     hasMetrics: options.metrics,
     hasDashboard: options.dashboard,

@@ -65,7 +65,7 @@ const runFields = {
   specDraftSampling: z.enum(["auto", "device-greedy", "device", "host"]).default("auto").meta({ description: "where draft tokens are sampled" }),
   batchedArgmax: z.boolean().default(true).meta({ description: "device-greedy: one argmax for all rows of a forward; off: libllama's, one a row" }),
   hostSlots: z.int().min(0).optional().meta({ description: "slots that keep all logits, for grammars, penalties, biases and logprobs", placeholder: "N" }),
-  cacheRam: z.int().min(0).default(0).meta({ aliases: ["cram"], description: "MiB for saved prompts; 0 off", placeholder: "MIB" }),
+  cacheRam: z.int().min(0).default(0).meta({ aliases: ["cram"], description: "MiB for saved states of prompts and histories, restored when a prompt extends one (implies --cache-prompt); 0 off", placeholder: "MIB" }),
   cachePrompt: z.boolean().default(false).meta({ description: "reuse a slot's history when a prompt extends it" }),
   prefillWaitMs: z.number().min(0).default(100).meta({ description: "longest wait of a prompt to be read together with others, where that saves time while streams run; 0 never waits", placeholder: "MS" }),
   trace: z.string().optional().meta({ description: "write a JSON line for every step", placeholder: "FILE" }),

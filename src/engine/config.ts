@@ -20,6 +20,8 @@ export interface EngineConfig {
   /** Longest time that a prompt waits to be read together with others. */
   readonly prefillWaitMs: number;
   readonly cachePrompt: boolean;
+  /** Memory for saved prompts; 0: none are saved. */
+  readonly cacheRamBytes: number;
   /** Hidden rows a slot keeps for the head. */
   readonly nRingRows: number;
   readonly seed: number;
@@ -40,6 +42,7 @@ export const defaultEngineConfig: EngineConfig = {
   maxQueue: 1024,
   prefillWaitMs: 0,
   cachePrompt: false,
+  cacheRamBytes: 0,
   nRingRows: 512,
   seed: 1,
 };

@@ -140,7 +140,7 @@ export class Engine implements EngineLoop {
     for (const [i, seq] of seqs.entries()) {
       const { position } = fresh.get(seq) as FreshHidden;
       this.totals.nPromptTokens += seq.nPast - position;
-      if (seq.nPrefillLeft > 0) continue;
+      if (seq.nPast < seq.nPrompt) continue;
       this.slots.startDecoding(seq);
       this.slots.push(seq, this.#sampler.sample(seq, i * chunk.length + seq.nPrompt - 1 - position));
     }
@@ -148,6 +148,7 @@ export class Engine implements EngineLoop {
     for (const seq of seqs) this.slots.emit(seq);
     this.slots.flush();
     this.#drafter?.afterPrefill(seqs.filter((s) => s.phase !== "idle"), fresh, this.gate.isDrafting);
+    for (const seq of seqs) if (seq.phase === "prefill" && seq.nPrefillLeft === 0) this.slots.checkpoint(seq);
     this.meter.end();
     this.totals.nSteps++;
     this.totals.prefillMs += this.meter.totalMs;
@@ -254,7 +255,8 @@ export class Engine implements EngineLoop {
       if (held !== seq.nPast) throw new Error(`slot ${seq.slot} (${seq.phase}): the target holds ${held} positions, the engine counts ${seq.nPast}`);
       for (const head of this.#backend.heads) {
         const inHead = head.lastPosition(seq.slot) + 1;
-        if (inHead > seq.headPast + this.#config.nMax) throw new Error(`slot ${seq.slot} (${seq.phase}): the head holds ${inHead} positions, the engine counts ${seq.headPast}`);
+        const atMost = seq.nPast === 0 ? 0 : seq.nPast + this.#config.nMax;
+        if (inHead > atMost) throw new Error(`slot ${seq.slot} (${seq.phase}): a head holds ${inHead} positions, at most ${atMost} can be right`);
       }
     }
   }

@@ -22,8 +22,10 @@ export function nHeadRowsMissing(seq: Sequence, withPending: boolean): number {
 /** Drops rows whose hidden state was lost from the ring: the head keeps a gap there. Returns the number lost. */
 export function skipLostRows(seq: Sequence, fresh?: FreshHidden): number {
   const first = seq.headPast;
-  if (first === 0 || seq.ring === undefined) return 0;
-  const hasFirst = seq.ring.has(first - 1) || (fresh !== undefined && first - 1 >= fresh.position);
+  if (seq.ring === undefined) return 0;
+  // The row of position 0 takes no hidden row, the one after it takes row 0.
+  const source = Math.max(0, first - 1);
+  const hasFirst = seq.ring.has(source) || (fresh !== undefined && source >= fresh.position);
   if (hasFirst) return 0;
   const next = Math.min(seq.ring.begin + 1, fresh === undefined ? Infinity : fresh.position + 1, seq.nPast);
   const nLost = Math.max(0, next - first);

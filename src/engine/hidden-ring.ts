@@ -5,6 +5,12 @@
  * kept from the decode that produced them until the head is fed: at once while drafting, lazily while the gate is at 0.
  * When more than `capacity` rows wait, the oldest are lost: the head then has a gap there, which costs acceptance, never text.
  */
+/** Rows of positions `position`.., copied out of a ring. */
+export interface SavedRows {
+  readonly position: number;
+  readonly values: Float32Array;
+}
+
 export class HiddenRing {
   readonly capacity: number;
   readonly #nEmbd: number;
@@ -50,6 +56,19 @@ export class HiddenRing {
       i += count;
     }
     this.#end = position + n;
+  }
+
+  /** A copy of the rows from..to-1, or of those of them that are still held. */
+  save(from: number, to: number): SavedRows {
+    const position = Math.min(to, Math.max(from, this.begin));
+    const values = new Float32Array((to - position) * this.#nEmbd);
+    for (let p = position; p < to; p++) this.read(p, values, p - position);
+    return { position, values };
+  }
+
+  load({ position, values }: SavedRows): void {
+    this.reset(position);
+    this.write(position, values, 0, values.length / this.#nEmbd);
   }
 
   /** Copies the row of `position` to `target` at row `targetRow`. The caller checks `has`. */

@@ -36,6 +36,8 @@ export class Sequence {
   phase: SequencePhase = "idle";
   nPrompt = 0;
   nCached = 0;
+  /** Prompt rows are read up to here; below nPrompt when a state is to be saved on the way. */
+  readUntil = 0;
   nPast = 0;
   nTokens = 0;
   headPast = 0;
@@ -76,6 +78,7 @@ export class Sequence {
     this.nPrompt = request.prompt.length;
     this.nTokens = this.nPrompt;
     this.nCached = nCached;
+    this.readUntil = this.nPrompt;
     this.nPast = nCached;
     if (nCached === 0) {
       this.headPast = 0;
@@ -109,7 +112,7 @@ export class Sequence {
   }
 
   get nPrefillLeft(): number {
-    return this.nPrompt - this.nPast;
+    return this.readUntil - this.nPast;
   }
 
   /** Drafts for which the context still has positions: the pending token and k drafts need k + 1. */

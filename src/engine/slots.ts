@@ -9,6 +9,7 @@ import type { EngineConfig } from "./config.ts";
 import type { Drafter } from "./drafters/drafter.ts";
 import type { EventSink } from "./loop.ts";
 import { canServe, chooseSlot, reusableHistory, type FreeSlot } from "./placement.ts";
+import { PromptCache, restoreSlot, saveSlot } from "./prompt-cache.ts";
 import type { EngineEvent, FinishEvent, FinishReason, GenerateRequest } from "./request.ts";
 import { Sequence, type SequencePhase, type SequenceShape } from "./sequence.ts";
 import type { EngineTotals } from "./totals.ts";
@@ -38,6 +39,7 @@ export class Slots {
   /** Replaced when the engine starts its counters anew. */
   totals: EngineTotals;
   readonly #byPhase: Record<SequencePhase, Sequence[]> = { idle: [], prefill: [], decode: [] };
+  readonly #cache: PromptCache | undefined;
   #isStale = true;
   #queue: Waiting[] = [];
   #outbox: EngineEvent[] = [];
@@ -49,6 +51,8 @@ export class Slots {
     this.totals = dependencies.totals;
     const { target } = backend;
     this.sequences = Array.from({ length: target.limits.nSeq }, (_, slot) => new Sequence(slot, target.samplingOf(slot), shape));
+    const { cacheRamBytes } = dependencies.config;
+    this.#cache = cacheRamBytes > 0 ? new PromptCache(cacheRamBytes) : undefined;
     this.#isEog = (token) => backend.isEndOfGeneration(token);
     this.#bytes = (token) => backend.tokenBytes(token);
   }
@@ -108,8 +112,12 @@ export class Slots {
   #place({ request, atMs }: Waiting): boolean {
     const { totals } = this;
     const { clock, backend } = this.#d;
-    const slot = chooseSlot(this.inPhase("idle").map((s) => this.#freeSlot(s, request)), request);
-    if (slot === undefined) return false;
+    const free = this.inPhase("idle").map((s) => this.#freeSlot(s, request));
+    const kept = chooseSlot(free, request);
+    if (kept === undefined) return false;
+    const isCaching = this.#d.config.cachePrompt && request.cachePrompt;
+    const saved = isCaching ? this.#cache?.find(request.prompt, kept.nCached) : undefined;
+    const slot = saved === undefined ? kept : (chooseSlot(free.map((s) => ({ ...s, nCached: 0 })), request) as FreeSlot);
     const seq = this.sequences[slot.slot] as Sequence;
     let grammar;
     try {
@@ -119,12 +127,17 @@ export class Slots {
       this.#outbox.push(unstartedEvent(request, "error", error.message));
       return true;
     }
-    if (slot.nCached === 0 && !slot.isEmpty) this.#empty(seq);
-    seq.begin(request, atMs, clock(), slot.nCached, grammar);
+    let { nCached } = slot;
+    if (nCached === 0 || saved !== undefined) {
+      this.#vacate(seq);
+      nCached = saved !== undefined && restoreSlot(saved, seq, backend.target, this.#d.drafter) ? saved.tokens.length : 0;
+    }
+    seq.begin(request, atMs, clock(), nCached, grammar);
+    if (isCaching) seq.readUntil = this.#cache?.branchPoint(request.prompt, nCached) ?? seq.nPrompt;
     this.#isStale = true;
     totals.nRequests++;
-    totals.nCachedTokens += slot.nCached;
-    this.#outbox.push({ kind: "start", id: request.id, slot: slot.slot, nCached: slot.nCached });
+    totals.nCachedTokens += nCached;
+    this.#outbox.push({ kind: "start", id: request.id, slot: slot.slot, nCached });
     return true;
   }
 
@@ -194,6 +207,19 @@ export class Slots {
     seq.nPast = nKnown;
     seq.headPast = Math.min(seq.headPast, nKnown);
     return nKnown > 0;
+  }
+
+  /** The prompt is read up to a point worth keeping: saves the state there; the rest is read next. */
+  checkpoint(seq: Sequence): void {
+    this.#cache?.add(saveSlot(seq, this.#d.backend.target, this.#d.drafter));
+    seq.readUntil = seq.nPrompt;
+  }
+
+  /** Makes room for another text; the history that was kept here is saved where there is a cache. */
+  #vacate(seq: Sequence): void {
+    if (seq.nPast === 0) return;
+    this.#cache?.add(saveSlot(seq, this.#d.backend.target, this.#d.drafter));
+    this.#empty(seq);
   }
 
   #empty(seq: Sequence): void {

@@ -132,7 +132,8 @@ function engineConfig(options: EngineOptions, maxQueue = defaultEngineConfig.max
     syntheticRates: options.specSynthRates,
     maxQueue,
     prefillWaitMs: options.prefillWaitMs,
-    cachePrompt: options.cachePrompt,
+    cachePrompt: options.cachePrompt || options.cacheRam > 0,
+    cacheRamBytes: options.cacheRam * 2 ** 20,
     seed: options.seed === 0 ? 1 : options.seed,
   };
 }

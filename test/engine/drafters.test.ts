@@ -36,3 +36,16 @@ describe.each([2, 3])("%i heads, a context each", (nHeads) => {
     expect(h.finishOf(1).draft).toMatchObject({ nDrafts: 5, nAccepted: 5 * nHeads });
   });
 });
+
+describe.each([1, 2])("%i heads", (nHeads) => {
+  test("a prompt longer than the ring, read while nothing is drafted: the lost rows are a gap, never other rows", () => {
+    const h = harness({ nMax: 2, nRingRows: 16 }, { nSeq: 2, nHeads });
+    h.engine.gate.force(0);
+    for (let id = 0; id < 2; id++) h.engine.submit(request(id, prompt(60 + id, id), { maxTokens: 40 }));
+    for (let i = 0; i < 6; i++) h.engine.step();
+    h.engine.gate.force(2);
+    h.runAll();
+    for (let id = 0; id < 2; id++) expect(h.tokensOf(id)).toEqual(plainText(next, prompt(60 + id, id), 40));
+    expect(h.engine.snapshot().draft.nAccepted).toBeGreaterThan(0);
+  });
+});

@@ -9,7 +9,8 @@ import type { DecodeContext } from "../backend.ts";
 import type { FreshHidden } from "../head-feed.ts";
 import { HiddenRing } from "../hidden-ring.ts";
 import type { Sequence } from "../sequence.ts";
-import { createDraftTimes, type Drafter, type DraftTimes } from "./drafter.ts";
+import type { SavedHead } from "../prompt-cache.ts";
+import { createDraftTimes, restoreHeadState, saveHeadState, type Drafter, type DraftTimes } from "./drafter.ts";
 
 export interface MtpHeadsOptions {
   readonly nMin: number;
@@ -72,6 +73,29 @@ export class MtpHeadsDrafter implements Drafter {
       place.past = 0;
       place.made.reset();
     }
+  }
+
+  save(seq: Sequence): SavedHead[] {
+    return this.#heads.map((head, j) => {
+      const { past, made } = this.#place(j, seq);
+      const isFed = j + 1 < this.#heads.length;
+      const from = isFed ? Math.max(0, this.#place(j + 1, seq).past - 1) : past;
+      return { state: saveHeadState(head, seq.slot, past), past, made: made.save(from, past) };
+    });
+  }
+
+  restore(seq: Sequence, saved: readonly SavedHead[]): boolean {
+    for (const [j, head] of this.#heads.entries()) {
+      const from = saved[j] as SavedHead;
+      if (!restoreHeadState(head, seq.slot, from)) {
+        this.release(seq);
+        return false;
+      }
+      const place = this.#place(j, seq);
+      place.past = from.past;
+      if (from.made !== undefined) place.made.load(from.made);
+    }
+    return true;
   }
 
   #place(j: number, seq: Sequence): Place {
@@ -145,9 +169,8 @@ export class MtpHeadsDrafter implements Drafter {
   /** Rows whose hidden state fell out of a ring leave a gap in this head. */
   #skipLost(j: number, seq: Sequence): void {
     const place = this.#place(j, seq);
-    if (place.past === 0) return;
     const { begin } = this.#source(j, seq);
-    if (place.past - 1 < begin) {
+    if (Math.max(0, place.past - 1) < begin) {
       this.times.nRowsLost += begin + 1 - place.past;
       place.past = Math.min(begin + 1, seq.nPast);
     }

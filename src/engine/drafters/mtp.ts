@@ -10,7 +10,8 @@ import { addHeadRow, feedHead, nHeadRowsMissing, skipLostRows, type FreshHidden 
 import { createSamplerState, HostSampler, type SamplerState } from "../sampler.ts";
 import { greedySampling } from "../request.ts";
 import type { Sequence } from "../sequence.ts";
-import { createDraftTimes, type Drafter, type DraftTimes } from "./drafter.ts";
+import type { SavedHead } from "../prompt-cache.ts";
+import { createDraftTimes, restoreHeadState, saveHeadState, type Drafter, type DraftTimes } from "./drafter.ts";
 
 export type Catchup = "fused" | "immediate" | "deferred" | "deferred-batched";
 
@@ -95,6 +96,17 @@ export class MtpDrafter implements Drafter {
   release(seq: Sequence): void {
     this.#head.clear(seq.slot);
     seq.headPast = 0;
+  }
+
+  save(seq: Sequence): SavedHead[] {
+    return [{ state: saveHeadState(this.#head, seq.slot, seq.headPast), past: seq.headPast, made: undefined }];
+  }
+
+  restore(seq: Sequence, saved: readonly SavedHead[]): boolean {
+    const [head] = saved as [SavedHead];
+    if (!restoreHeadState(this.#head, seq.slot, head)) return false;
+    seq.headPast = head.past;
+    return true;
   }
 
   #feed(seqs: readonly Sequence[], fresh?: ReadonlyMap<Sequence, FreshHidden>): void {

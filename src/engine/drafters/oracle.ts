@@ -41,4 +41,13 @@ export class OracleDrafter implements Drafter {
   afterPrefill(): void {}
   afterPlain(): void {}
   release(): void {}
+
+  /** It knows the text by the prompt and holds no state. */
+  save(): [] {
+    return [];
+  }
+
+  restore(): true {
+    return true;
+  }
 }
