@@ -33,7 +33,7 @@ export interface Client {
   close(): void;
 }
 
-const requestsPerTurn = 16;
+const requestsPerTurn = 4;
 
 /** Server root without trailing slash and without /v1. */
 export function serverRoot(baseUrl: string): string {

@@ -72,9 +72,10 @@ function once(request: Exchange, agents: { "http:": http.Agent; "https:": https.
     const req = (isSecure ? https : http).request(url, { method: request.method, headers, agent });
     const timer = request.timeoutMs === undefined ? undefined : setTimeout(() => fail(new HttpFailure("timeout", `no end after ${request.timeoutMs} ms`)), request.timeoutMs);
     const onAbort = (): void => fail(new HttpFailure("aborted", "stopped by the client"));
+    let stopListening: (() => void) | undefined;
     const settle = (): void => {
       clearTimeout(timer);
-      request.signal?.removeEventListener("abort", onAbort);
+      stopListening?.();
     };
     const fail = (error: Error): void => {
       settle();
@@ -94,9 +95,22 @@ function once(request: Exchange, agents: { "http:": http.Agent; "https:": https.
       });
     });
     if (request.signal?.aborted === true) return onAbort();
-    request.signal?.addEventListener("abort", onAbort, { once: true });
+    if (request.signal !== undefined) stopListening = listenForAbort(request.signal, onAbort);
     req.end(request.body);
   });
+}
+
+const abortListeners = new WeakMap<AbortSignal, Set<() => void>>();
+
+/** One listener on the signal for all exchanges: adding to an EventTarget walks through those that are there, 512 times 512. */
+function listenForAbort(signal: AbortSignal, onAbort: () => void): () => void {
+  const listeners = abortListeners.get(signal) ?? new Set<() => void>();
+  if (!abortListeners.has(signal)) {
+    abortListeners.set(signal, listeners);
+    signal.addEventListener("abort", () => listeners.forEach((listener) => listener()), { once: true });
+  }
+  listeners.add(onAbort);
+  return () => void listeners.delete(onAbort);
 }
 
 const isBroken = (error: Error): boolean => hasErrorCode(error, "ECONNRESET") || hasErrorCode(error, "EPIPE");

@@ -1,5 +1,4 @@
 /** One load test of one server: warm-up, counters, measured part, counters, summary. */
-import { setMaxListeners } from "node:events";
 import * as fs from "node:fs";
 import { UserError } from "../util/errors.ts";
 import { writeAtomic } from "../util/files.ts";
@@ -40,8 +39,6 @@ export interface BenchContext {
 /** @throws {UserError} when the server cannot be reached, or when not one warm-up request succeeds. */
 export async function runBench(target: Target, load: LoadOptions, context: BenchContext = {}): Promise<BenchResult> {
   const limits = parseLimits(load.goodput);
-  // Every request in flight listens.
-  if (context.signal !== undefined) setMaxListeners(0, context.signal);
   const nWarmup = load.warmup ?? load.concurrency;
   const workload = createWorkload({ ...load, n: load.requests, nWarmup });
   const progress = createProgress(context.label ?? `bench c${load.concurrency}`, { total: load.requests });

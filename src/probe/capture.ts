@@ -2,7 +2,6 @@
  * Greedy outputs of a server, kept for comparison: text per prompt and, where asked, the tokens with the margin between
  * the two best. Works against any OpenAI-compatible server; text decides, since not every server tells its tokens.
  */
-import { setMaxListeners } from "node:events";
 import { runClosedLoop } from "../bench/arrivals.ts";
 import { errorText } from "../bench/answer.ts";
 import { serverRoot } from "../bench/client.ts";
@@ -52,7 +51,6 @@ export interface CaptureOptions {
 
 /** @throws {UserError} when a request fails: a comparison with holes would mislead. */
 export async function capture(target: Target, options: CaptureOptions): Promise<Capture> {
-  if (options.signal !== undefined) setMaxListeners(0, options.signal);
   const connections = createConnections();
   const progress = createProgress(`capture ${options.name}`, { total: options.prompts.length });
   let nDone = 0;
