@@ -8,8 +8,6 @@ import { sha256Range } from "../gguf/hash.ts";
 import type { GgufTensor } from "../gguf/header.ts";
 import { readGguf, type GgufModel } from "../gguf/split.ts";
 import { typeName } from "../gguf/types.ts";
-import { auditCheckpoint, type CheckpointAudit } from "../hf/audit.ts";
-import { isCheckpoint } from "../hf/checkpoint.ts";
 import { errorMessage, usageError } from "../util/errors.ts";
 import { formatBytes, formatFixed, formatInteger, formatMiB } from "../util/format.ts";
 import { renderText } from "../util/table.ts";
@@ -34,8 +32,8 @@ export const command = defineCommand({
       return;
     }
     if (isFolder(first)) {
-      if (!isCheckpoint(first)) throw usageError(`${first} is a folder without config.json; inspect takes GGUF files and Hugging Face checkpoints`);
-      printCheckpoint(auditCheckpoint(first), io);
+      // A GGUF file is shown without loading what reads checkpoints.
+      (await import("./inspect-checkpoint.ts")).inspectCheckpoint(first, io);
       return;
     }
     const model = readGguf(first);
@@ -98,16 +96,6 @@ function printAudit(model: GgufModel, audit: Audit, listed: readonly ListedTenso
   const rows = listed.map((t) => [printable(t.name), t.type, t.shape.join(" x "), formatMiB(t.sizeBytes), ...(t.sha256 === undefined ? [] : [t.sha256])]);
   const hashColumn = listed.some((t) => t.sha256 !== undefined) ? [{ title: "sha256" }] : [];
   print(`\n${renderText({ columns: [{ title: `${listed.length} tensors` }, { title: "type" }, { title: "shape" }, { title: "MiB", align: "right" }, ...hashColumn], rows })}`);
-}
-
-function printCheckpoint(audit: CheckpointAudit, io: Io): void {
-  if (io.json) {
-    io.out(JSON.stringify(audit));
-    return;
-  }
-  io.out(`${audit.folder}: ${audit.architecture} checkpoint, ${audit.nTrunkLayers} layers, ${formatFixed(audit.nParameters / 1e6, 1)} M parameters, ${audit.nTensors} tensors, ${formatBytes(audit.tensorBytes)}`);
-  io.out(`MTP: ${audit.mtp.advice}`);
-  io.out(`\n${renderText({ columns: [{ title: "dtype" }, { title: "tensors", align: "right" }, { title: "MiB", align: "right" }], rows: audit.dtypes.map((d) => [d.dtype, String(d.nTensors), formatMiB(d.sizeBytes)]) })}`);
 }
 
 function printDiff(diff: ModelDiff, matches: ((name: string) => boolean) | undefined, files: readonly [string, string], io: Io): void {

@@ -155,7 +155,39 @@ export class ByteReader {
     return bytes.toString("utf8");
   }
 
-  skipString(reading: string): void {
-    this.skip(this.count(reading, 1), reading);
+  /**
+   * Walks `n` strings; `visit` sees where each lies in the window. A vocabulary has half a million with its merges: those
+   * that are whole in the window cost no call each. `visit` does not get a string that is longer than the window.
+   */
+  walkStrings(n: number, reading: string, visit?: (window: Uint8Array, start: number, end: number) => void): void {
+    for (let done = this.#walkWindow(n, visit); done < n; done += this.#walkWindow(n - done, visit)) {
+      const reachable = Math.min(windowBytes, this.remaining);
+      if (this.#at > 0 || this.#length < reachable) this.#fill(reachable, reading);
+      else {
+        // Longer than the window, or a lie: the slow way skips it, or names what is wrong.
+        this.skip(this.count(reading, 1), reading);
+        done++;
+      }
+    }
+  }
+
+  /** hot: up to `most` strings that lie in the window with their lengths; returns how many. */
+  #walkWindow(most: number, visit: ((window: Uint8Array, start: number, end: number) => void) | undefined): number {
+    const w = this.#window;
+    const limit = Math.min(this.#length, this.sizeBytes - this.#start);
+    const last = limit - 8;
+    const { littleEndian } = this;
+    let at = this.#at;
+    let n = 0;
+    while (n < most && at <= last) {
+      const length = littleEndian ? w.readUInt32LE(at) + w.readUInt32LE(at + 4) * 0x1_0000_0000 : w.readUInt32BE(at + 4) + w.readUInt32BE(at) * 0x1_0000_0000;
+      const start = at + 8;
+      if (length > limit - start) break;
+      at = start + length;
+      visit?.(w, start, at);
+      n++;
+    }
+    this.#at = at;
+    return n;
   }
 }

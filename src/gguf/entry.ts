@@ -74,7 +74,7 @@ function smallIfSafe(value: bigint): number | bigint {
 function skipElements(r: ByteReader, type: ScalarTypeName, length: number, reading: string): void {
   const bytes = scalarBytes(type);
   if (bytes !== undefined) r.skip(length * bytes, reading);
-  else for (let i = 0; i < length; i++) r.skipString(reading);
+  else r.walkStrings(length, reading);
 }
 
 /** An array inside an array: its type, length and elements. */
@@ -99,11 +99,23 @@ export function readArray(entry: GgufArrayEntry, littleEndian = true): GgufScala
   const { elementType, elements, length } = entry;
   if (entry.values !== undefined) return [...entry.values];
   if (elementType === "array") throw new GgufError(elements.file, elements.offset, quote(entry.key), "arrays of arrays are not read");
+  return onElements(entry, littleEndian, (r) => readElements(r, elementType, length, quote(entry.key), elements.offset));
+}
+
+/** Shows each string of an array of strings where it lies in memory, without making it a string. Little-endian files. */
+export function walkArray(entry: GgufArrayEntry, visit: (window: Uint8Array, start: number, end: number) => void): void {
+  onElements(entry, true, (r) => {
+    r.seek(entry.elements.offset);
+    r.walkStrings(entry.length, quote(entry.key), visit);
+  });
+}
+
+function onElements<T>({ elements }: GgufArrayEntry, littleEndian: boolean, read: (r: ByteReader) => T): T {
   const fd = fs.openSync(elements.file, "r");
   try {
     const r = new ByteReader(elements.file, fd, elements.offset + elements.sizeBytes);
     r.littleEndian = littleEndian;
-    return readElements(r, elementType, length, quote(entry.key), elements.offset);
+    return read(r);
   } finally {
     fs.closeSync(fd);
   }
