@@ -54,6 +54,11 @@ export function parseLimits(texts: readonly string[]): Limits | undefined {
   return limits;
 }
 
+/** "ttft 300 ms, tpot 30 ms" */
+export function describeLimits(limits: Limits): string {
+  return Object.entries(limits).map(([key, ms]) => `${key.replace("Ms", "")} ${ms} ms`).join(", ");
+}
+
 /** @throws {UserError} when the text is not a JSON object. */
 export function parseExtraBody(text: string | undefined): Record<string, unknown> {
   if (text === undefined) return {};

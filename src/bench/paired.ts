@@ -17,6 +17,8 @@ export interface SweepRow {
   readonly tokPerSec: Estimate;
   readonly ttftP95Ms: number | undefined;
   readonly tpotP50Ms: number | undefined;
+  /** Requests a second that met every limit; undefined without limits. */
+  readonly goodputPerSec: number | undefined;
   readonly acceptance: number | undefined;
   readonly acceptanceByPosition: readonly number[];
   /** Throughput over the baseline's of the same round and concurrency; undefined for the baseline itself or without one. */
@@ -59,6 +61,7 @@ export function sweepRows(cells: readonly CellResult[], baselineOf: (server: str
       tokPerSec: estimate(group.map((c) => c.summary.outputTokPerSec)),
       ttftP95Ms: medianOf(group.map((c) => c.summary.ttftMs?.p95)),
       tpotP50Ms: medianOf(group.map((c) => c.summary.tpotMs?.p50)),
+      goodputPerSec: medianOf(group.map((c) => c.summary.goodput?.requestsPerSec)),
       acceptance: nDrafted === 0 ? undefined : sum((c) => c.drafts?.nAccepted ?? 0) / nDrafted,
       acceptanceByPosition: nDrafts === 0 ? [] : addUp(group.map((c) => c.drafts?.acceptedAt ?? [])).map((n) => n / nDrafts),
       ratio: pairs.length === 0 ? undefined : estimate(pairs),

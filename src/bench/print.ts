@@ -1,6 +1,7 @@
 /** A run as text for people. */
 import { formatDuration, formatFixed, formatInteger, formatPercent } from "../util/format.ts";
 import { type Table, renderText } from "../util/table.ts";
+import { describeLimits } from "./options.ts";
 import type { BenchResult } from "./run.ts";
 import type { Distribution } from "./summarize.ts";
 
@@ -12,7 +13,7 @@ export function describeResult(result: BenchResult): string {
     `output ${formatFixed(summary.outputTokPerSec, 2)} tok/s (${formatInteger(summary.outputTokens)} tokens), with prompts ${formatFixed(summary.totalTokPerSec, 2)} tok/s, ${formatFixed(summary.requestsPerSec, 2)} requests/s`,
     `prompt tokens ${formatInteger(summary.promptTokens)}${summary.cachedTokens === undefined ? "" : `, from a cache ${formatInteger(summary.cachedTokens)}`}`,
   ];
-  if (summary.goodput !== undefined) lines.push(`goodput ${formatFixed(summary.goodput.requestsPerSec, 2)} requests/s: ${summary.goodput.good} of ${summary.requests} within ${Object.entries(summary.goodput.limits).map(([key, ms]) => `${key.replace("Ms", "")} ${ms} ms`).join(", ")}`);
+  if (summary.goodput !== undefined) lines.push(`goodput ${formatFixed(summary.goodput.requestsPerSec, 2)} requests/s: ${summary.goodput.good} of ${summary.requests} within ${describeLimits(summary.goodput.limits)}`);
   if (drafts !== undefined && drafts.nDrafted > 0)
     lines.push(`drafts: ${formatInteger(drafts.nAccepted)} of ${formatInteger(drafts.nDrafted)} tokens accepted (${formatPercent(acceptance?.rate ?? 0)})${acceptance?.meanLength === undefined ? "" : `, mean length ${formatFixed(acceptance.meanLength, 2)}`}${acceptance === undefined || acceptance.byPosition.length === 0 ? "" : `, by position (${acceptance.byPosition.map((p) => formatFixed(p, 3)).join(", ")}) of all drafts`}`);
   lines.push(`client: event loop ${client.lagP99Ms} ms late at p99, ${formatFixed(client.cpuShare, 2)} cores`);

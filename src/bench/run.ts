@@ -1,6 +1,6 @@
 /** One load test of one server: warm-up, counters, measured part, counters, summary. */
 import * as fs from "node:fs";
-import { UserError } from "../util/errors.ts";
+import { UserError, usageError } from "../util/errors.ts";
 import { writeAtomic } from "../util/files.ts";
 import { createProgress, type Progress } from "../util/progress.ts";
 import { arrivalTimes, realClock, runClosedLoop, runOpenLoop } from "./arrivals.ts";
@@ -39,6 +39,7 @@ export interface BenchContext {
 /** @throws {UserError} when the server cannot be reached, or when not one warm-up request succeeds. */
 export async function runBench(target: Target, load: LoadOptions, context: BenchContext = {}): Promise<BenchResult> {
   const limits = parseLimits(load.goodput);
+  if (!load.stream && (limits?.ttftMs !== undefined || limits?.tpotMs !== undefined)) throw usageError("--goodput ttft and tpot need streamed answers; leave --no-stream out, or limit e2el");
   const nWarmup = load.warmup ?? load.concurrency;
   const workload = createWorkload({ ...load, n: load.requests, nWarmup });
   const progress = createProgress(context.label ?? `bench c${load.concurrency}`, { total: load.requests });

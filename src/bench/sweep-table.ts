@@ -7,11 +7,13 @@ export function sweepTable(rows: readonly SweepRow[]): Table {
   const concurrencies = [...new Set(rows.map((r) => r.concurrency))].sort((a, b) => a - b);
   const servers = [...new Set(rows.map((r) => r.server))];
   const hasRatio = rows.some((r) => r.ratio !== undefined);
+  const hasGoodput = rows.some((r) => r.goodputPerSec !== undefined);
   const columns: Column[] = [{ title: "server" }];
   for (const c of concurrencies) {
     columns.push({ title: `c${c} tok/s`, align: "right" });
     if (hasRatio) columns.push({ title: "ratio", align: "right" });
     columns.push({ title: "p95 TTFT ms", align: "right" });
+    if (hasGoodput) columns.push({ title: "goodput/s", align: "right" });
   }
   columns.push({ title: "acceptance", align: "right" }, { title: "failed", align: "right" });
   return {
@@ -20,7 +22,7 @@ export function sweepTable(rows: readonly SweepRow[]): Table {
       const own = rows.filter((r) => r.server === server);
       const cells = concurrencies.flatMap((c) => {
         const row = own.find((r) => r.concurrency === c);
-        return [row === undefined ? "" : formatFixed(row.tokPerSec.median, 1), ...(hasRatio ? [formatRatio(row?.ratio)] : []), row?.ttftP95Ms === undefined ? "" : formatFixed(row.ttftP95Ms, 1)];
+        return [row === undefined ? "" : formatFixed(row.tokPerSec.median, 1), ...(hasRatio ? [formatRatio(row?.ratio)] : []), row?.ttftP95Ms === undefined ? "" : formatFixed(row.ttftP95Ms, 1), ...(hasGoodput ? [row?.goodputPerSec === undefined ? "" : formatFixed(row.goodputPerSec, 2)] : [])];
       });
       const accepted = own.filter((r) => r.acceptance !== undefined).map((r) => r.acceptance as number);
       const acceptance = accepted.length === 0 ? "n/a" : Math.max(...accepted) - Math.min(...accepted) < 0.005 ? formatPercent(accepted[0] as number, 1) : `${formatPercent(Math.min(...accepted), 1)}-${formatPercent(Math.max(...accepted), 1)}`;

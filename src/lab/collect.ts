@@ -6,6 +6,7 @@ import * as fs from "node:fs";
 import * as path from "node:path";
 import type { DraftCounts } from "../bench/counters.ts";
 import { acceptanceOf } from "../bench/counters.ts";
+import { describeLimits, parseLimits, type LoadOptions } from "../bench/options.ts";
 import { estimate } from "../bench/paired.ts";
 import type { RequestRecord } from "../bench/record.ts";
 import { summarize, ttftMs, type Summary } from "../bench/summarize.ts";
@@ -101,7 +102,7 @@ interface RawCell extends CellResult {
   readonly file: string;
   readonly records: readonly RequestRecord[];
   readonly fromRaw: Summary;
-  readonly maxTokens: number;
+  readonly load: LoadOptions;
   readonly props: Readonly<Record<string, unknown>> | undefined;
 }
 
@@ -116,8 +117,9 @@ function cellsOfFolder(own: string, step: string, base: string): RawCell[] {
     .map((cell) => {
       const lines = fs.readFileSync(path.join(own, cell.raw), "utf8").trimEnd().split("\n").map((line) => JSON.parse(line) as { kind: string });
       const records = lines.filter((l): l is RequestRecord => l.kind === "request");
-      const head = lines[0] as unknown as { load: { maxTokens: number }; props?: Record<string, unknown> };
-      return { ...cell, step, file: path.relative(base, path.join(own, cell.raw)), records, fromRaw: summarize(records), maxTokens: head.load.maxTokens, props: head.props };
+      const head = lines[0] as unknown as { load: LoadOptions; props?: Record<string, unknown> };
+      const limits = parseLimits(head.load.goodput);
+      return { ...cell, step, file: path.relative(base, path.join(own, cell.raw)), records, fromRaw: summarize(records, limits === undefined ? {} : { limits }), load: head.load, props: head.props };
     });
 }
 
@@ -144,7 +146,9 @@ function benchRow(recipe: Recipe, matrix: string, profile: string, concurrency: 
     profile: recipe.profiles[profile]?.name ?? profile,
     concurrency,
     rounds: group.length,
-    maxTokens: Math.max(...group.map((c) => c.maxTokens)),
+    maxTokens: Math.max(...group.map((c) => c.load.maxTokens)),
+    ratePerSec: group[0]?.load.rate ?? null,
+    isStreamed: group.every((c) => c.load.stream),
     requests: total((s) => s.requests),
     failed: total((s) => s.failed),
     promptTokens: total((s) => s.promptTokens),
@@ -157,6 +161,7 @@ function benchRow(recipe: Recipe, matrix: string, profile: string, concurrency: 
     tpotP50Ms: middle((s) => s.tpotMs?.p50),
     e2elP50Ms: middle((s) => s.e2elMs?.p50),
     tokensPerChunk: middle((s) => s.tokensPerChunk?.mean),
+    goodput: goodputOf(group),
     queueP50Ms: middle((s) => s.queueMs?.p50),
     prefillP50Ms: middle((s) => s.prefillMs?.p50),
     ...draftFields(group),
@@ -167,6 +172,13 @@ function benchRow(recipe: Recipe, matrix: string, profile: string, concurrency: 
     warnings: [...new Set(group.flatMap((c) => c.warnings))],
     raw: group.map((c) => c.file),
   };
+}
+
+function goodputOf(group: readonly RawCell[]): BenchRow["goodput"] {
+  const told = group.flatMap((c) => c.fromRaw.goodput ?? []);
+  const [first] = told;
+  if (first === undefined) return null;
+  return { limits: describeLimits(first.limits), good: told.reduce((sum, g) => sum + g.good, 0), requestsPerSec: median(told.map((g) => g.requestsPerSec)) };
 }
 
 function draftFields(group: readonly RawCell[]): Pick<BenchRow, "nDrafts" | "nDrafted" | "nAccepted" | "acceptance" | "acceptanceByPosition" | "acceptedAt" | "reachedAt" | "meanAcceptanceLength"> {

@@ -82,7 +82,8 @@ function rejection(p: ProfileInfo, rows: readonly BenchRow[], rules: RuleSet): s
   const ratios = own.filter((r) => r.ratio !== null);
   if (ratios.length === 0) return `${rows.some((r) => r.ratio?.baseline === p.name) ? "The baseline" : "Another way without drafts"}: ${own.map((r) => `${formatFixed(r.tokPerSec, 1)} tok/s at c${r.concurrency}`).join(", ")}.`;
   const best = ratios.reduce((a, b) => ((b.ratio?.median ?? 0) > (a.ratio?.median ?? 0) ? b : a));
-  return [`At best ${ratioWords(best)} of ${best.ratio?.baseline ?? "the baseline"} (c${best.concurrency}).`, ...draftWords(own, rules), ...rivalWords(own, rows)].join(" ");
+  const isUnsure = (best.ratio?.median ?? 0) >= rules.minRatio && (best.ratio?.low ?? 1) < rules.minRatio;
+  return [`At best ${ratioWords(best)} of ${best.ratio?.baseline ?? "the baseline"} (c${best.concurrency})${isUnsure ? ", which is not surely a gain" : ""}.`, ...draftWords(own, rules), ...rivalWords(own, rows)].join(" ");
 }
 
 function draftWords(own: readonly BenchRow[], rules: RuleSet): string[] {

@@ -109,7 +109,9 @@ function loadCaption(rows: readonly BenchRow[]): string {
   const failed = rows.reduce((sum, r) => sum + r.failed, 0);
   const tokens = [...new Set(rows.map((r) => r.maxTokens))].sort((a, b) => a - b).join(" or ");
   const rounds = Math.max(...rows.map((r) => r.rounds));
-  return `Closed loop, streamed, at most ${tokens} new tokens, ${rounds} round${rounds === 1 ? "" : "s"}; ${failed} failed request${failed === 1 ? "" : "s"}. tok/s is output tokens (from usage) over wall time, all streams together; TTFT is at the client.`;
+  const loop = one.ratePerSec === null ? "Closed loop" : `Open loop, ${one.ratePerSec} requests/s on average (latencies from the intended time)`;
+  const limits = rows.find((r) => r.goodput !== null)?.goodput?.limits;
+  return `${loop}, ${one.isStreamed ? "streamed" : "not streamed"}, at most ${tokens} new tokens, ${rounds} round${rounds === 1 ? "" : "s"}; ${failed} failed request${failed === 1 ? "" : "s"}. tok/s is output tokens (from usage) over wall time, all streams together; TTFT is at the client.${limits === undefined ? "" : ` Goodput: requests within ${limits}.`}`;
 }
 
 /** Marks the best throughput of each concurrency. */

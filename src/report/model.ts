@@ -16,6 +16,9 @@ export interface BenchRow {
   readonly concurrency: number;
   readonly rounds: number;
   readonly maxTokens: number;
+  /** Open loop: requests per second on average; null in a closed loop. */
+  readonly ratePerSec: number | null;
+  readonly isStreamed: boolean;
   readonly requests: number;
   readonly failed: number;
   readonly promptTokens: number;
@@ -28,6 +31,8 @@ export interface BenchRow {
   readonly tpotP50Ms: number | null;
   readonly e2elP50Ms: number | null;
   readonly tokensPerChunk: number | null;
+  /** Requests that met every limit, and how many of those a second; null without limits. */
+  readonly goodput: { readonly limits: string; readonly good: number; readonly requestsPerSec: number } | null;
   readonly queueP50Ms: number | null;
   readonly prefillP50Ms: number | null;
   readonly nDrafts: number | null;

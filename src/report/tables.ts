@@ -49,10 +49,15 @@ export function ratioText(ratio: { readonly median: number; readonly low: number
 
 /** One line per measurement, with memory and acceptance: the trained report's "Results". */
 export function resultsTable(rows: readonly BenchRow[]): Table {
+  const hasLimits = rows.some((r) => r.goodput !== null);
   return {
-    columns: [left("Profile"), right("c"), right("Loaded MiB"), right("Requests"), right("Failed"), right("Output tokens"), right("tok/s"), right("p95 TTFT ms"), right("p50 TPOT ms"), left("Draft acceptance")],
-    rows: rows.map((r) => [r.profile, String(r.concurrency), whole(r.loadedMiB), whole(r.requests), whole(r.failed), whole(r.outputTokens), fixed(r.tokPerSec, 2), fixed(r.ttftP95Ms, 1), fixed(r.tpotP50Ms, 2), acceptanceText(r)]),
+    columns: [left("Profile"), right("c"), right("Loaded MiB"), right("Requests"), right("Failed"), right("Output tokens"), right("tok/s"), right("p95 TTFT ms"), right("p50 TPOT ms"), ...(hasLimits ? [right("Goodput, requests/s")] : []), left("Draft acceptance")],
+    rows: rows.map((r) => [r.profile, String(r.concurrency), whole(r.loadedMiB), whole(r.requests), whole(r.failed), whole(r.outputTokens), fixed(r.tokPerSec, 2), fixed(r.ttftP95Ms, 1), fixed(r.tpotP50Ms, 2), ...(hasLimits ? [goodputText(r)] : []), acceptanceText(r)]),
   };
+}
+
+function goodputText({ goodput, requests }: BenchRow): string {
+  return goodput === null ? na : `${formatFixed(goodput.requestsPerSec, 2)} (${goodput.good}/${requests})`;
 }
 
 export function acceptanceText(r: BenchRow): string {

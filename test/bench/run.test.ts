@@ -53,6 +53,10 @@ describe("runBench", () => {
     expect(summary).toMatchObject({ requests: 20, failed: 0, outputTokens: 40 });
   });
 
+  test("limits on times that an answer without streaming does not have are refused", async () => {
+    await expect(runBench({ baseUrl: server.url, model: "fake" }, load({ stream: false, goodput: ["ttft:100"] }))).rejects.toThrow("need streamed answers");
+  });
+
   test("when no warm-up request succeeds the run ends with the reason", async () => {
     const refusing = await startFakeServer(() => ({ status: 401, steps: [{ atMs: 0, raw: '{"error":{"message":"no key"}}' }] }), { isPaced: false });
     await expect(runBench({ baseUrl: refusing.url, model: "m" }, load({ requests: 2 }))).rejects.toThrow("no warm-up request succeeded; the first failed with http: status 401: no key");
