@@ -4,6 +4,7 @@ import { defineCommand, type Io } from "../config/command.ts";
 import { forceOverwrite, llamaDir, threads } from "../config/common.ts";
 import { readGguf } from "../gguf/split.ts";
 import { shapeOf } from "../gguf/model-shape.ts";
+import { readMachineLoad } from "../llama/threads.ts";
 import type { Manifest } from "../train/shards.ts";
 import { runCapture } from "../train/worker.ts";
 import { startsFromFolder } from "../train/document-source.ts";
@@ -36,6 +37,7 @@ const options = z.strictObject({
   heldOutShare: z.number().min(0).max(0.5).default(0.04).meta({ description: "share of documents kept for validation", placeholder: "P" }),
   shardTokens: z.int().min(256).default(16_384).meta({ description: "tokens of a shard; a kill loses at most one", placeholder: "N" }),
   ridgeRows: z.int().min(0).default(16_000).meta({ description: "rows whose layer inputs are kept for the ridge initialisation; 0: none", placeholder: "N" }),
+  workers: z.int().min(0).max(64).default(1).meta({ description: "processes that write documents side by side; 0: one for each core, at most 4", placeholder: "N" }),
   seed: z.int().min(0).default(1).meta({ description: "of prompts, lengths and sampling", placeholder: "N" }),
   threads,
   device: z.string().default("auto").meta({ description: "auto, cpu, or a device such as CUDA0", placeholder: "NAME" }),
@@ -51,6 +53,8 @@ export const command = defineCommand({
     const lines = [...promptFiles(o).flatMap(readPromptFile), ...o.fromText.flatMap((folder) => startsFromFolder(folder))];
     const heldOut = o.heldOut === "" ? [] : readPromptFile(packagePath(o.heldOut)).filter(isPrompt);
     const progress = createProgress("capture", { total: o.tokens, format: (n) => `${formatInteger(Math.round(n))} tokens` });
+    const nCores = readMachineLoad().nCores ?? readMachineLoad().nCpus;
+    const nWorkers = o.workers === 0 ? Math.min(4, nCores) : o.workers;
     const manifest = await runCapture(
       {
         modelPath: o.model,
@@ -71,11 +75,13 @@ export const command = defineCommand({
         chatShare: o.chatShare,
         heldOutShare: o.heldOutShare,
         startTokens: [Math.min(8, o.startTokens), o.startTokens],
-        threads: o.threads,
+        // Alone, a capture leaves a core free; several share the cores.
+        threads: o.threads === 0 && nWorkers > 1 ? Math.max(1, Math.floor(nCores / nWorkers)) : o.threads,
         device: o.device,
         llamaDir: o.llamaDir,
         force: o.force,
       },
+      nWorkers,
       { signal: io.signal, onProgress: ({ nTokens, nDocuments }) => progress.update(nTokens, `${formatInteger(nDocuments)} documents`) },
     );
     progress.end();

@@ -18,7 +18,7 @@ import { createDocumentSource, type DocumentPlan, type DocumentSource, type Sour
 import { DocumentWriter, type CaptureVocab, type OpeningTokens } from "./document-writer.ts";
 import { heldOutOf } from "./held-out.ts";
 import type { Prompt, PromptLine } from "./prompts.ts";
-import { readManifest, readShardTable, requireSameModel, shardName, writeManifest, writeShard, type CapturedDocument, type Manifest } from "./shards.ts";
+import { readManifest, readShardTable, removeCapture, requireSameModel, shardName, writeManifest, writeShard, type CapturedDocument, type Manifest } from "./shards.ts";
 
 export interface CaptureOptions extends SourceOptions {
   readonly modelPath: string;
@@ -42,7 +42,16 @@ export interface CaptureOptions extends SourceOptions {
   readonly signal: AbortSignal;
   /** Starts a capture over when the folder holds one made with other options. */
   readonly force: boolean;
+  /** This process writes one part of a capture that several write; undefined: all of it. */
+  readonly part?: CapturePart | undefined;
   readonly onProgress: (progress: CaptureProgress) => void;
+}
+
+/** Every `nParts`-th document from document `index` on, apart from those that the folder `of` holds already. */
+export interface CapturePart {
+  readonly index: number;
+  readonly nParts: number;
+  readonly of: string;
 }
 
 export interface CaptureProgress {
@@ -87,16 +96,18 @@ function startManifest(options: CaptureOptions, model: Model, sha256: string, li
     nExcluded: 0,
     wallMs: 0,
   };
+  if (options.part !== undefined) requireSameCapture(options.part.of, readManifest(options.part.of), fresh);
+  if (options.force) removeCapture(options.output);
   const before = readManifest(options.output);
-  if (before === undefined) return fresh;
-  if (options.force) {
-    for (const { file } of before.shards) fs.rmSync(path.join(options.output, file), { force: true });
-    return fresh;
-  }
-  requireSameModel(options.output, before, sha256);
+  requireSameCapture(options.output, before, fresh);
+  return before ?? fresh;
+}
+
+function requireSameCapture(folder: string, before: Manifest | undefined, fresh: Manifest): void {
+  if (before === undefined) return;
+  requireSameModel(folder, before, fresh.model.sha256);
   const changed = Object.keys(fresh.plan).find((key) => JSON.stringify(fresh.plan[key]) !== JSON.stringify(before.plan[key]));
-  if (changed !== undefined) throw new UserError(`${options.output} was captured with ${changed} ${JSON.stringify(before.plan[changed])}, not ${JSON.stringify(fresh.plan[changed])}; choose another --output, or --force to start over`);
-  return before;
+  if (changed !== undefined) throw new UserError(`${folder} was captured with ${changed} ${JSON.stringify(before.plan[changed])}, not ${JSON.stringify(fresh.plan[changed])}; choose another --output, or --force to start over`);
 }
 
 async function run(options: CaptureOptions, model: Model, manifest: Manifest): Promise<Manifest> {
@@ -105,7 +116,8 @@ async function run(options: CaptureOptions, model: Model, manifest: Manifest): P
   const source = createDocumentSource(options.lines, options);
   const texts = captureVocab(vocab);
   const heldOut = heldOutOf(options.heldOutPrompts);
-  const wantsInput = options.inputLayer !== undefined && (manifest.layerInput?.nRows ?? 0) === 0;
+  const base = options.part === undefined ? undefined : readManifest(options.part.of);
+  const wantsInput = options.inputLayer !== undefined && (manifest.layerInput?.nRows ?? 0) + (base?.layerInput?.nRows ?? 0) === 0;
   const writer = new DocumentWriter(
     context,
     texts,
@@ -115,9 +127,11 @@ async function run(options: CaptureOptions, model: Model, manifest: Manifest): P
   );
   const openings = createOpenings(vocab, texts);
   const done = doneIndices(options.output, manifest);
+  if (base !== undefined) for (const index of doneIndices((options.part as CapturePart).of, base)) done.add(index);
+  const { index: firstIndex, nParts } = options.part ?? { index: 0, nParts: 1 };
   const startMs = performance.now();
   const before = manifest;
-  let [current, nextIndex, pending, nPending]: [Manifest, number, CapturedDocument[], number] = [manifest, 0, [], 0];
+  let [current, nextIndex, pending, nPending]: [Manifest, number, CapturedDocument[], number] = [manifest, firstIndex, [], 0];
   const flush = async (): Promise<void> => {
     if (pending.length === 0) return;
     const file = shardName(current.shards.length);
@@ -139,7 +153,8 @@ async function run(options: CaptureOptions, model: Model, manifest: Manifest): P
   while (current.nTokens + nPending < options.nTokens) {
     options.signal.throwIfAborted();
     while (writer.hasRoom && nextIndex < source.size) {
-      const plan = source.plan(nextIndex++);
+      const plan = source.plan(nextIndex);
+      nextIndex += nParts;
       if (!done.has(plan.index)) writer.start(plan, openings(plan));
     }
     if (writer.nActive === 0) break;
@@ -153,7 +168,7 @@ async function run(options: CaptureOptions, model: Model, manifest: Manifest): P
     await new Promise((resolve) => setImmediate(resolve));
   }
   await flush();
-  if (current.nTokens < options.nTokens) warnShort(source, current, options);
+  if (current.nTokens < options.nTokens && options.part === undefined) warnShort(source, current, options);
   return current;
 }
 
@@ -213,6 +228,7 @@ function createOpenings(vocab: Vocab, texts: CaptureVocab): (plan: DocumentPlan)
   };
 }
 
-function doneIndices(folder: string, manifest: Manifest): Set<number> {
+/** Documents that a capture holds. */
+export function doneIndices(folder: string, manifest: Manifest): Set<number> {
   return new Set(manifest.shards.flatMap((shard) => readShardTable(path.join(folder, shard.file)).map((d) => d.index)));
 }

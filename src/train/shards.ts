@@ -70,6 +70,12 @@ export async function writeManifest(folder: string, manifest: Manifest): Promise
   await writeTextAtomic(path.join(folder, manifestFile), `${JSON.stringify(manifest, null, 1)}\n`);
 }
 
+/** Removes the shards and the manifest of a capture, and nothing else. */
+export function removeCapture(folder: string): void {
+  for (const { file } of readManifest(folder)?.shards ?? []) fs.rmSync(path.join(folder, file), { force: true });
+  fs.rmSync(path.join(folder, manifestFile), { force: true });
+}
+
 /** @throws {UserError} when the folder's shards come from another model. */
 export function requireSameModel(folder: string, manifest: Manifest, sha256: string): void {
   if (manifest.model.sha256 !== sha256)

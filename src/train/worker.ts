@@ -5,6 +5,7 @@
 import { runInChild } from "../llama/child.ts";
 import type { MtpCheckpointResult } from "../hf/mtp-checkpoint.ts";
 import type { CaptureOptions, CaptureProgress } from "./capture.ts";
+import { captureInParts, type RunPart } from "./capture-parts.ts";
 import type { Evaluation, EvaluateOptions } from "./evaluate.ts";
 import type { ExportOptions } from "./export.ts";
 import type { SelfTestOptions, SelfTestResult } from "./self-test.ts";
@@ -33,9 +34,11 @@ function run<K extends keyof WorkResults>(kind: K, options: Extract<WorkRequest,
   return runInChild<WorkRequest, WorkResults[K]>({ entry: "../train/worker-child", request: { kind, options } as WorkRequest, what: kind, stopSignal: "SIGTERM", ...hooks });
 }
 
-/** @throws {UserError} what went wrong, also when the child died. Whole shards stay. */
-export function runCapture(options: Plain<CaptureOptions>, hooks: { readonly onProgress: (progress: CaptureProgress) => void; readonly signal: AbortSignal }): Promise<Manifest> {
-  return run("capture", options, { signal: hooks.signal, onNote: (note) => hooks.onProgress(JSON.parse(note) as CaptureProgress) });
+/** In `nWorkers` processes side by side. @throws {UserError} what went wrong, also when a child died. Whole shards stay. */
+export function runCapture(options: Plain<CaptureOptions>, nWorkers: number, hooks: { readonly onProgress: (progress: CaptureProgress) => void; readonly signal: AbortSignal }): Promise<Manifest> {
+  const start: RunPart = (part, { signal, onProgress }) =>
+    run("capture", part, { signal, onNote: (note) => onProgress(JSON.parse(note) as CaptureProgress) });
+  return captureInParts(options, nWorkers, start, hooks);
 }
 
 /** Trains and keeps the log in the output folder; on `signal` the child takes a snapshot and ends. */
