@@ -56,7 +56,7 @@ export function collect(recipe: Recipe, folder: string): ReportData {
     correctness,
     ...readExtras(recipe, done),
     recommendation,
-    sections: recipe.sections.map((s) => ({ title: s.title, text: s.text ?? null, show: s.show, matrix: s.matrix ?? null, profiles: s.profiles?.map(named) ?? null, concurrency: s.concurrency ?? null })),
+    sections: recipe.sections.map((s) => ({ title: s.title, text: s.text ?? null, show: s.show, matrix: s.matrix ?? null, profiles: s.profiles?.map(named) ?? null, concurrency: s.concurrency ?? null, artifacts: s.artifacts?.map((name) => path.basename(recipe.artifacts[name]?.file ?? name)) ?? null })),
     steps: done.map(({ step, record }): StepInfo => ({ id: step.id, title: step.title, command: record.command, seconds: record.seconds, log: record.log })),
     rawFiles: cells.map((c) => c.file),
   };

@@ -86,7 +86,7 @@ const Step = z
     /** Exit code 1 is a result too: a probe that failed is reported, not fatal. */
     mayFail: z.boolean().default(false),
     /** How the step's JSON result is shown in the report. */
-    report: z.enum(["determinism", "training", "evaluation", "shapes", "table"]).optional(),
+    report: z.enum(["determinism", "training", "evaluation", "shapes", "inspect", "table"]).optional(),
     /** A step that can go on where it was stopped: what it left is kept, and these words are added once `when` is there. */
     resume: z.strictObject({ when: z.string(), add: words.default([]) }).optional(),
   })
@@ -114,6 +114,8 @@ const Section = z.strictObject({
   matrix: id.optional(),
   profiles: z.array(id).optional(),
   concurrency: z.array(z.int().min(1)).optional(),
+  /** For the artifact table; default: all. */
+  artifacts: z.array(id).optional(),
 });
 
 const Recipe = z.strictObject({
@@ -225,6 +227,7 @@ function checkNames(recipe: Recipe, where: string): void {
   for (const s of recipe.sections) {
     if (s.matrix !== undefined) need(s.matrix, steps, `section ${s.title}: matrix`);
     for (const name of s.profiles ?? []) need(name, profiles, `section ${s.title}: profile`);
+    for (const name of s.artifacts ?? []) need(name, artifacts, `section ${s.title}: artifact`);
   }
 }
 

@@ -2,7 +2,7 @@
 import * as path from "node:path";
 import type { CostTableData } from "../engine/cost-table.ts";
 import type { TraceSummary } from "../engine/trace-summary.ts";
-import type { CostTable, Determinism, ExtraTable, ShapeRow, TrainingRun, TrainingSnapshot } from "../report/model.ts";
+import type { CostTable, Determinism, ExtraTable, FileMetadata, ShapeRow, TrainingRun, TrainingSnapshot } from "../report/model.ts";
 import type { Evaluation } from "../train/evaluate.ts";
 import { readTrainLog } from "../train/train-log.ts";
 import type { TrainEvent } from "../train/train-options.ts";
@@ -16,6 +16,7 @@ export interface Extras {
   readonly shapes: readonly ShapeRow[];
   readonly costs: readonly CostTable[];
   readonly extra: readonly ExtraTable[];
+  readonly metadata: readonly FileMetadata[];
 }
 
 interface Done {
@@ -31,6 +32,7 @@ export function readExtras(recipe: Recipe, done: readonly Done[]): Extras {
     shapes: of("shapes").flatMap(shapeRows),
     costs: of("shapes").flatMap(costTables),
     extra: [...phaseTable(of("shapes")), ...of("table").flatMap(({ record }) => partsOf<ExtraTable>(record.result))],
+    metadata: of("inspect").flatMap(({ record }) => fileMetadata(record.result)),
   };
 }
 
@@ -70,6 +72,39 @@ function evaluationRun(recipe: Recipe, { step, record }: Done): TrainingRun {
 function headLabel(recipe: Recipe, file: string): string {
   const artifact = Object.values(recipe.artifacts).find((a) => path.resolve(a.file) === path.resolve(file));
   return artifact === undefined ? path.basename(file, ".gguf") : `${artifact.label}${artifact.type === undefined ? "" : ` ${artifact.type}`}`;
+}
+
+/** What of `foretoken inspect --json` is shown. */
+interface Inspected {
+  readonly file: string;
+  readonly architecture: string;
+  readonly fileType: string;
+  readonly nTensors: number;
+  readonly bitsPerWeight: number;
+  readonly mtp: { readonly verdict: string; readonly blocks: readonly number[] };
+  readonly keys: Readonly<Record<string, unknown>>;
+  /** Those that `--tensors` asked for: the head's. */
+  readonly tensors?: readonly { readonly type: string }[];
+}
+
+function fileMetadata(result: unknown): FileMetadata[] {
+  return ([result ?? []].flat() as Inspected[]).map((f) => {
+    const number = (key: string): number | null => (typeof f.keys[key] === "number" ? f.keys[key] : null);
+    const types = new Map<string, number>();
+    for (const { type } of f.tensors ?? []) types.set(type, (types.get(type) ?? 0) + 1);
+    const id = number("general.file_type");
+    return {
+      file: path.basename(f.file),
+      architecture: f.architecture,
+      fileType: `${f.fileType}${id === null ? "" : ` (${id})`}`,
+      blockCount: number(`${f.architecture}.block_count`),
+      nextnPredictLayers: number(`${f.architecture}.nextn_predict_layers`),
+      nTensors: f.nTensors,
+      bitsPerWeight: f.bitsPerWeight,
+      headTypes: [...types].map(([type, n]) => `${n} ${type}`).join(", "),
+      head: `${f.mtp.verdict}${f.mtp.blocks.length === 0 ? "" : `: ${f.mtp.blocks.map((b) => `blk.${b}`).join(", ")}`}`,
+    };
+  });
 }
 
 /** What of `foretoken trace --json` is shown. */

@@ -18,7 +18,7 @@ export const defaultSections: readonly Section[] = [
 ];
 
 function section(title: string, show: readonly SectionPart[]): Section {
-  return { title, text: null, show, matrix: null, profiles: null, concurrency: null };
+  return { title, text: null, show, matrix: null, profiles: null, concurrency: null, artifacts: null };
 }
 
 export function reportBlocks(data: ReportData): Block[] {
@@ -67,7 +67,8 @@ const hasDrafts = (rows: readonly BenchRow[]): boolean => rows.some((r) => (r.nD
 
 const parts: Readonly<Record<SectionPart, (context: PartContext) => Block[]>> = {
   recommendation: ({ data }) => recommendationBlocks(data),
-  artifacts: ({ data }) => some(data.artifacts, (artifacts) => table(tables.artifactTable(artifacts))),
+  artifacts: ({ data, section }) => some(data.artifacts.filter((a) => section.artifacts?.includes(a.file) ?? true), (artifacts) => table(tables.artifactTable(artifacts))),
+  metadata: ({ data }) => some(data.metadata, (files) => table(tables.metadataTable(files), "Read back from the files' headers.")),
   profiles: ({ profiles }) => some(profiles, (own) => table(tables.profileTable(own))),
   memory: ({ profiles }) =>
     some(profiles.filter((p) => p.loadedMiB !== null), (own) =>

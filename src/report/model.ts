@@ -98,6 +98,20 @@ export interface Artifact {
   readonly note: string | null;
 }
 
+/** What a file says of itself, read back from its header. */
+export interface FileMetadata {
+  readonly file: string;
+  readonly architecture: string;
+  readonly fileType: string;
+  readonly blockCount: number | null;
+  readonly nextnPredictLayers: number | null;
+  readonly nTensors: number;
+  readonly bitsPerWeight: number;
+  /** "11 Q8_0, 9 F32" of the head's block. */
+  readonly headTypes: string;
+  readonly head: string;
+}
+
 export interface CheckRow {
   readonly profile: string;
   readonly name: string;
@@ -218,11 +232,14 @@ export interface Section {
   readonly matrix: string | null;
   readonly profiles: readonly string[] | null;
   readonly concurrency: readonly number[] | null;
+  /** File names, for the artifact table. */
+  readonly artifacts: readonly string[] | null;
 }
 
 export const sectionParts = [
   "recommendation",
   "artifacts",
+  "metadata",
   "profiles",
   "memory",
   "correctness",
@@ -257,6 +274,7 @@ export interface ReportData {
   readonly rows: readonly BenchRow[];
   readonly profiles: readonly ProfileInfo[];
   readonly artifacts: readonly Artifact[];
+  readonly metadata: readonly FileMetadata[];
   readonly correctness: readonly CheckRow[];
   readonly determinism: readonly Determinism[];
   readonly shapes: readonly ShapeRow[];

@@ -1,7 +1,7 @@
 /** Every table of the two reports this project started from, from data. Pure; "n/a" where nothing was measured. */
 import { MIB, formatBytes, formatFixed, formatInteger, formatPercent } from "../util/format.ts";
 import type { Column, Table } from "../util/table.ts";
-import type { Artifact, BenchRow, CheckRow, CostTable, Determinism, ExtraTable, ProfileInfo, ShapeRow, StepInfo, TrainingRun } from "./model.ts";
+import type { Artifact, BenchRow, CheckRow, CostTable, Determinism, ExtraTable, FileMetadata, ProfileInfo, ShapeRow, StepInfo, TrainingRun } from "./model.ts";
 
 const left = (title: string): Column => ({ title });
 const right = (title: string): Column => ({ title, align: "right" });
@@ -68,14 +68,21 @@ export function acceptanceText(r: BenchRow): string {
 /** Drafted and accepted per profile over all its concurrencies: the bootstrap report's "Draft Acceptance". */
 export function acceptanceTable(rows: readonly BenchRow[]): Table {
   const drafting = profilesOf(rows).filter((p) => rows.some((r) => r.profile === p && (r.nDrafted ?? 0) > 0));
-  return {
-    columns: [left("Profile"), right("Accepted draft tokens"), right("Generated draft tokens"), right("Acceptance")],
+  return withoutEmptyColumns({
+    columns: [left("Profile"), right("Accepted draft tokens"), right("Generated draft tokens"), right("Acceptance"), left("By position, of all drafts")],
     rows: drafting.map((profile) => {
       const own = rows.filter((r) => r.profile === profile);
       const [accepted, drafted] = [sum(own, (r) => r.nAccepted), sum(own, (r) => r.nDrafted)];
-      return [profile, whole(accepted), whole(drafted), percent(accepted / drafted)];
+      return [profile, whole(accepted), whole(drafted), percent(accepted / drafted), positions(pooledPositions(own))];
     }),
-  };
+  });
+}
+
+/** Unconditional, all measurements together; none when one of them does not tell its drafts. */
+function pooledPositions(rows: readonly BenchRow[]): number[] {
+  if (rows.some((r) => r.nDrafts === null && (r.nDrafted ?? 0) > 0)) return [];
+  const nDrafts = sum(rows, (r) => r.nDrafts);
+  return Array.from({ length: nDrafts === 0 ? 0 : Math.max(...rows.map((r) => r.acceptedAt.length)) }, (_, i) => sum(rows, (r) => r.acceptedAt[i] ?? 0) / nDrafts);
 }
 
 /** Per measurement: counts and positions: the trained report's "Detailed draft statistics". */
@@ -117,6 +124,14 @@ export function artifactTable(artifacts: readonly Artifact[]): Table {
       a.sourceMiB === null ? na : `${formatFixed(a.sourceMiB, 2)} MiB${a.sourceBitsPerWeight === null ? "" : ` / ${formatFixed(a.sourceBitsPerWeight, 2)} BPW`}${a.resultMiB === null ? "" : ` to ${formatFixed(a.resultMiB, 2)} MiB`}`,
       a.sha256.slice(0, 12),
     ]),
+  };
+}
+
+/** The trained report's "Metadata verification". */
+export function metadataTable(files: readonly FileMetadata[]): Table {
+  return {
+    columns: [left("File"), left("Architecture"), left("File type"), right("block_count"), right("nextn_predict_layers"), right("Tensors"), right("Bits per weight"), left("Head's tensors"), left("Head")],
+    rows: files.map((f) => [f.file, f.architecture, f.fileType, whole(f.blockCount), whole(f.nextnPredictLayers), whole(f.nTensors), fixed(f.bitsPerWeight, 2), f.headTypes, f.head]),
   };
 }
 

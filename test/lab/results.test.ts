@@ -4,6 +4,7 @@ import * as path from "node:path";
 import { afterAll, describe, expect, test } from "vitest";
 import { checkRecipe } from "../../src/lab/recipe.ts";
 import { readExtras } from "../../src/lab/results.ts";
+import { metadataTable } from "../../src/report/tables.ts";
 import type { StepRecord } from "../../src/lab/step-record.ts";
 
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), "foretoken-results-"));
@@ -18,6 +19,7 @@ const recipe = checkRecipe({
     { id: "train", title: "Train", run: ["train"], outputs: ["run"], report: "training" },
     { id: "judge", title: "Judge", run: ["train"], report: "evaluation" },
     { id: "trace", title: "Drafts of two", run: ["trace", "-n", "8"], report: "shapes" },
+    { id: "verify", title: "Read back", run: ["inspect"], report: "inspect" },
     { id: "det", title: "Equal outputs", run: ["probe"], report: "determinism" },
   ],
 });
@@ -57,6 +59,13 @@ describe("readExtras", () => {
     expect(extras.costs[0]?.cells).toHaveLength(6);
     expect(extras.costs[0]?.cells[4]).toEqual({ context: "step", sequences: 2, rows: 2, ms: 3 });
     expect(extras.extra[0]?.rows).toEqual([["Drafts of two, c2", 4, 1, 8, 10, 7.5, 2, 0, 0.5]]);
+  });
+
+  test("a file's own words: block count, advertised heads, types of the head's tensors", () => {
+    const inspected = { file: "a/graft.gguf", architecture: "qwen35moe", fileType: "IQ4_XS", nTensors: 169, bitsPerWeight: 4.9, mtp: { verdict: "complete", blocks: [40] }, keys: { "general.file_type": 30, "qwen35moe.block_count": 41, "qwen35moe.nextn_predict_layers": 1 }, tensors: [{ type: "Q6_K" }, { type: "F32" }, { type: "Q6_K" }] };
+    const { metadata } = readExtras(recipe, [done("verify", inspected)]);
+    expect(metadata).toEqual([{ file: "graft.gguf", architecture: "qwen35moe", fileType: "IQ4_XS (30)", blockCount: 41, nextnPredictLayers: 1, nTensors: 169, bitsPerWeight: 4.9, headTypes: "2 Q6_K, 1 F32", head: "complete: blk.40" }]);
+    expect(metadataTable(metadata).rows).toEqual([["graft.gguf", "qwen35moe", "IQ4_XS (30)", "41", "1", "169", "4.90", "2 Q6_K, 1 F32", "complete: blk.40"]]);
   });
 
   test("what a verb reports in the report's own form is taken as it is; nothing gives nothing", () => {

@@ -2,11 +2,11 @@ import { describe, expect, test } from "vitest";
 import { recommend } from "../../src/lab/rules.ts";
 import { changesBetween, compareBlocks } from "../../src/report/compare.ts";
 import { markdownDocument } from "../../src/report/markdown.ts";
-import type { ReportData } from "../../src/report/model.ts";
+import type { BenchRow, ReportData } from "../../src/report/model.ts";
 import * as tables from "../../src/report/tables.ts";
 import { renderReport } from "../../src/report/write.ts";
 import { renderMarkdown, type Table } from "../../src/util/table.ts";
-import { bootstrapReport, names, trainedReport } from "./seeds.ts";
+import { bootstrapReport, names, row, trainedReport } from "./seeds.ts";
 
 /** Cells of the row that begins with this text. */
 function cells(table: Table, first: string): readonly string[] {
@@ -26,6 +26,9 @@ describe("every table of the two reports comes out of data", () => {
       ["IQ4_XS + BF16 MTP draft, n_max=1", "151", "14,060", "1.07%"],
       ["IQ4_XS + IQ4_XS MTP draft, n_max=1", "172", "14,215", "1.21%"],
     ]);
+    // Two concurrencies together, as the trained report sums up its low-concurrency run.
+    const of = (concurrency: number, accepted: number, by: readonly number[]): BenchRow => row("low", "p", concurrency, 1, { drafted: 200, accepted, by });
+    expect(tables.acceptanceTable([of(1, 90, [0.6, 0.3]), of(4, 110, [0.7, 0.4])]).rows).toEqual([["p", "200", "400", "50.00%", "(0.650, 0.350)"]]);
   });
 
   test("loaded memory and artifacts", () => {

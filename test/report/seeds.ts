@@ -68,7 +68,7 @@ const profile = (name: string, loadedMiB: number | null, baseline: string | null
 
 const artifact = (label: string, file: string, role: string, type: string, sizeBytes: number, more: Partial<Artifact> = {}): Artifact => ({ label, file, role, type, sizeBytes, sha256: "", bitsPerWeight: null, sourceMiB: null, sourceBitsPerWeight: null, resultMiB: null, made: null, note: null, ...more });
 
-const empty = { about: null, costs: [], training: [], extra: [], recommendation: null, sections: [], steps: [], rawFiles: [], determinism: [], shapes: [] };
+const empty = { about: null, costs: [], training: [], extra: [], metadata: [], recommendation: null, sections: [], steps: [], rawFiles: [], determinism: [], shapes: [] };
 
 const target = "IQ4_XS target only";
 const throughput: readonly [string, number, readonly (readonly [number, number])[]][] = [
