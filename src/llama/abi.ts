@@ -3,7 +3,7 @@
  * release would read our bytes as something else. So its version is compared, and its default structs field by field.
  */
 import { UserError } from "../util/errors.ts";
-import { contextDefaults, modelDefaults, quantizeDefaults } from "./structs.ts";
+import { contextDefaults, modelDefaults, quantizeDefaults } from "./struct-defaults.ts";
 
 export const LLAMA_VERSION = "0.5.0";
 

@@ -111,7 +111,7 @@ function createInterface(ops: Ops): Shared {
   const name = Buffer.from("batched-argmax\0");
   keep.push(name);
   const table = new BigUint64Array(12);
-  const set = (slot: number, pointer: Pointer): void => void (table[slot] = BigInt(pointer));
+  const set = (slot: number, pointer: Pointer): void => void (table[slot] = pointer);
   set(0, callback(P, [P], () => koffi.address(name)));
   set(2, callback("void", [P, P], () => {}));
   set(6, callback("bool", [P, P, "uint32_t"], () => true));

@@ -5,7 +5,8 @@ import { LlamaContext } from "./context.ts";
 import { captureLog, reasonIn } from "./library.ts";
 import type { Model } from "./model.ts";
 import { createChains } from "./sampler.ts";
-import { contextDefaults, type ContextParams, type Memory, type Pointer } from "./structs.ts";
+import { contextDefaults } from "./struct-defaults.ts";
+import type { ContextParams, Memory, Pointer } from "./structs.ts";
 
 /** LLAMA_MAX_SEQ of llama-cparams.h. */
 export const MAX_SEQ = 256;

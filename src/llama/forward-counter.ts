@@ -24,7 +24,7 @@ const evalCallbackType = koffi.pointer(koffi.proto("bool", ["void *", "bool", "v
 
 export function createForwardCounter(llama: Llama): ForwardCounter {
   const nameOf = llama.base.func("ggml_get_name", "str", ["void *"]) as (tensor: Pointer) => string;
-  const rowsOf = llama.base.func("ggml_nrows", "int64_t", ["void *"]) as (tensor: Pointer) => number;
+  const rowsOf = llama.base.func("ggml_nrows", "int64_t", ["void *"]) as (tensor: Pointer) => number | bigint;
   let firstName: string | undefined;
   let rows: number[] = [];
   const onNode = (tensor: Pointer, isQuestion: boolean): boolean => {

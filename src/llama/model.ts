@@ -5,7 +5,8 @@ import { statFile } from "../util/files.ts";
 import { readModelFacts, type ModelFacts } from "./head-check.ts";
 import { captureLog, reasonIn, selectDevices, type Llama } from "./library.ts";
 import { isGpu, type Device } from "./devices.ts";
-import { modelDefaults, type ModelParams, type Pointer } from "./structs.ts";
+import { modelDefaults } from "./struct-defaults.ts";
+import type { ModelParams, Pointer } from "./structs.ts";
 
 export interface ModelOptions {
   /** "auto", "cpu", or names of devices separated by commas. */

@@ -3,7 +3,8 @@ import koffi from "koffi";
 import { serveChild } from "./child.ts";
 import { readImatrix, type Imatrix } from "./imatrix.ts";
 import { forwardLog, loadLlama } from "./library.ts";
-import { GGML_TYPE_COUNT, quantizeDefaults, type QuantizeParams } from "./structs.ts";
+import { GGML_TYPE_COUNT, quantizeDefaults } from "./struct-defaults.ts";
+import type { QuantizeParams } from "./structs.ts";
 import type { NativeQuantizeRequest } from "./quantize.ts";
 
 type AsyncQuantize = { async(input: string, output: string, params: QuantizeParams, done: (error: Error | null, code: number) => void): void };

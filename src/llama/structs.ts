@@ -1,6 +1,6 @@
 /**
- * The structs of llama.h 0.5.0 that cross by value, with the defaults that release returns. Offsets follow from the
- * field order; `abi.ts` compares the defaults, so a library with another layout is refused before it is used.
+ * The structs of llama.h 0.5.0 that cross by value. Offsets follow from the field order; `abi.ts` compares the defaults
+ * (struct-defaults.ts), so a library with another layout is refused before it is used.
  */
 import koffi, { type TypeObject } from "koffi";
 
@@ -223,83 +223,3 @@ export const samplerChainParamsType = koffi.struct({ no_perf: "bool" });
 export const samplerSeqConfigType = koffi.struct({ seq_id: "int32_t", sampler: POINTER });
 export const tensorOverrideType = koffi.struct({ pattern: POINTER, type: "int32_t" });
 export const imatrixDataType = koffi.struct({ name: POINTER, data: POINTER, size: "size_t" });
-
-export const GGML_TYPE_COUNT = 43;
-
-export const modelDefaults: ModelParams = {
-  devices: null,
-  tensor_buft_overrides: null,
-  n_gpu_layers: -1,
-  split_mode: 1,
-  load_mode: -1,
-  lazy_mode: 1,
-  main_gpu: 0,
-  tensor_split: null,
-  progress_callback: null,
-  progress_callback_user_data: null,
-  kv_overrides: null,
-  vocab_only: false,
-  check_tensors: false,
-  use_extra_bufts: true,
-  no_host: false,
-  no_alloc: false,
-  load_mtp: false,
-};
-
-export const contextDefaults: ContextParams = {
-  n_ctx: 512,
-  n_batch: 2048,
-  n_ubatch: 512,
-  n_seq_max: 1,
-  n_rs_seq: 0,
-  n_outputs_max: 0,
-  n_outputs_max_per_seq: 1,
-  n_threads: 4,
-  n_threads_batch: 4,
-  ctx_type: 0,
-  rope_scaling_type: -1,
-  pooling_type: -1,
-  attention_type: -1,
-  flash_attn_type: -1,
-  rope_freq_base: 0,
-  rope_freq_scale: 0,
-  yarn_ext_factor: -1,
-  yarn_attn_factor: -1,
-  yarn_beta_fast: -1,
-  yarn_beta_slow: -1,
-  yarn_orig_ctx: 0,
-  defrag_thold: -1,
-  cb_eval: null,
-  cb_eval_user_data: null,
-  type_k: 1,
-  type_v: 1,
-  abort_callback: null,
-  abort_callback_data: null,
-  embeddings: false,
-  offload_kqv: true,
-  no_perf: true,
-  op_offload: true,
-  swa_full: true,
-  kv_unified: false,
-  samplers: null,
-  n_samplers: 0,
-  ctx_other: null,
-};
-
-export const quantizeDefaults: QuantizeParams = {
-  nthread: 0,
-  ftype: 7,
-  output_tensor_type: GGML_TYPE_COUNT,
-  token_embedding_type: GGML_TYPE_COUNT,
-  allow_requantize: false,
-  quantize_output_tensor: true,
-  only_copy: false,
-  pure: false,
-  keep_split: false,
-  dry_run: false,
-  imatrix: null,
-  kv_overrides: null,
-  tt_overrides: null,
-  prune_layers: null,
-  max_buf_size: 8 * 1024 ** 3,
-};

@@ -2,7 +2,8 @@ import koffi from "koffi";
 import { describe, expect, test } from "vitest";
 import { checkAbi, firstDifference, isSupportedVersion, type DefaultParams } from "../../src/llama/abi.ts";
 import { loadLlama } from "../../src/llama/library.ts";
-import { batchType, contextDefaults, contextParamsType, modelDefaults, modelParamsType, quantizeDefaults, quantizeParamsType } from "../../src/llama/structs.ts";
+import { contextDefaults, modelDefaults, quantizeDefaults } from "../../src/llama/struct-defaults.ts";
+import { batchType, contextParamsType, modelParamsType, quantizeParamsType } from "../../src/llama/structs.ts";
 import { UserError } from "../../src/util/errors.ts";
 
 const llama = loadLlama();
