@@ -1,13 +1,13 @@
 import * as path from "node:path";
 import * as z from "zod";
-import { localConditions } from "../bench/conditions.ts";
 import { hashModelFiles } from "../bench/model-files.ts";
 import { defineCommand } from "../config/command.ts";
 import { loadCertifyPlan } from "../probe/certify-plan.ts";
+import { captureConditions, certificateMarkdown } from "../probe/certificate-document.ts";
 import { certificateTable } from "../probe/certificate-table.ts";
 import { runCertificate } from "../probe/certify.ts";
 import { writeTextAtomic } from "../util/files.ts";
-import { renderMarkdown, renderText } from "../util/table.ts";
+import { renderText } from "../util/table.ts";
 
 export const command = defineCommand({
   name: "probe determinism certify",
@@ -27,9 +27,10 @@ export const command = defineCommand({
     const plan = { ...loaded, prompts: options.prompts ?? loaded.prompts, maxTokens: options.maxTokens ?? loaded.maxTokens };
     const folder = options.output ?? path.join("runs", `certificate-${plan.name}`);
     const certificate = await runCertificate(plan, folder, { signal: io.signal, note: (text) => io.note(text), fresh: options.fresh });
-    const table = certificateTable(certificate.rows);
-    await writeTextAtomic(path.join(folder, "certificate.json"), `${JSON.stringify({ plan, conditions: localConditions(), models: await hashModelFiles(plan.servers.flatMap((server) => (Array.isArray(server.command) ? [server.command] : []))), ...certificate }, null, 2)}\n`);
-    await writeTextAtomic(path.join(folder, "certificate.md"), `# ${certificate.title}\n\nReference: ${certificate.reference}. ${plan.prompts} prompts, at most ${plan.maxTokens} new tokens.\n\n${renderMarkdown(table)}\n\n${certificate.verdict}\n`);
-    io.out(io.json ? JSON.stringify({ folder, report: certificate }) : `${renderText(table)}\n\n${certificate.verdict}`);
+    const conditions = captureConditions(plan, folder);
+    const models = await hashModelFiles(plan.servers.flatMap((server) => (Array.isArray(server.command) ? [server.command] : [])));
+    await writeTextAtomic(path.join(folder, "certificate.json"), `${JSON.stringify({ plan, conditions, models, ...certificate }, null, 2)}\n`);
+    await writeTextAtomic(path.join(folder, "certificate.md"), certificateMarkdown(plan, certificate, conditions, models));
+    io.out(io.json ? JSON.stringify({ folder, report: certificate }) : `${renderText(certificateTable(certificate.rows))}\n\n${certificate.verdict}`);
   },
 });

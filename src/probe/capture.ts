@@ -16,6 +16,8 @@ export interface CapturedToken {
   readonly logprob: number;
   /** Log probability of the best minus that of the second best, in nats; null when the server gave but one. */
   readonly margin: number | null;
+  /** Text of the second best, where the server tells it. */
+  readonly runnerUp?: string;
 }
 
 export interface CapturedOutput {
@@ -110,7 +112,7 @@ interface Completion {
 
 /** The chat form, and the older one of /v1/completions. */
 interface Logprobs {
-  content?: { token: string; logprob: number; top_logprobs?: { logprob: number }[] }[] | null;
+  content?: { token: string; logprob: number; top_logprobs?: { token?: string; logprob: number }[] }[] | null;
   tokens?: string[];
   token_logprobs?: (number | null)[];
   top_logprobs?: (Record<string, number> | null)[];
@@ -137,12 +139,13 @@ export function parseOutput(id: string, text: string, fail: (message: string) =>
 
 function tokensOf(logprobs: Logprobs | null | undefined): CapturedToken[] | null {
   if (logprobs === null || logprobs === undefined) return null;
-  if (logprobs.content) return logprobs.content.map((t) => ({ text: t.token, logprob: t.logprob, margin: marginOf((t.top_logprobs ?? []).map((p) => p.logprob)) }));
+  if (logprobs.content) return logprobs.content.map((t) => tokenOf(t.token, t.logprob, t.top_logprobs ?? []));
   const { tokens, token_logprobs: values, top_logprobs: tops } = logprobs;
-  return tokens?.map((token, i) => ({ text: token, logprob: values?.[i] ?? 0, margin: marginOf(Object.values(tops?.[i] ?? {})) })) ?? null;
+  return tokens?.map((token, i) => tokenOf(token, values?.[i] ?? 0, Object.entries(tops?.[i] ?? {}).map(([text, logprob]) => ({ token: text, logprob })))) ?? null;
 }
 
-function marginOf(logprobs: readonly number[]): number | null {
-  const [first, second] = logprobs.toSorted((a, b) => b - a);
-  return first === undefined || second === undefined ? null : first - second;
+function tokenOf(text: string, logprob: number, best: readonly { token?: string; logprob: number }[]): CapturedToken {
+  const [first, second] = best.toSorted((a, b) => b.logprob - a.logprob);
+  const margin = first === undefined || second === undefined ? null : first.logprob - second.logprob;
+  return { text, logprob, margin, ...(second?.token === undefined ? {} : { runnerUp: second.token }) };
 }

@@ -50,21 +50,20 @@ function verdictOf(rows: readonly CertificateRow[], judged: readonly JudgedCompa
   const sentences: string[] = [];
   if (equal.length > 0) {
     const least = equal.reduce((a, b) => (b.exactInterval.low < a.exactInterval.low ? b : a));
-    sentences.push(`Equal in all ${least.prompts} prompts over at most ${maxTokens} tokens, ${list(equal)}. That shows a rate of equal outputs of at least ${formatPercent(least.exactInterval.low, 1)} (95%), for these prompts on this machine; it is no proof.`);
+    sentences.push(`Equal in all ${least.prompts} prompts over at most ${maxTokens} tokens, ${byReference(equal, (r) => r.mode)}. That shows a rate of equal outputs of at least ${formatPercent(least.exactInterval.low, 1)} (95%), for these prompts on this machine; it is no proof.`);
   }
-  if (draftForks.length > 0) sentences.push(`Different in some prompts: ${draftForks.map(differs).join("; ")}.`);
-  if (plainForks.length > 0) sentences.push(`Without any drafts: ${plainForks.map(differs).join("; ")}. So much divergence comes from batch width or another build alone.`);
+  if (draftForks.length > 0) sentences.push(`Different in some prompts, ${byReference(draftForks, differs)}.`);
+  if (plainForks.length > 0) sentences.push(`Without any drafts, ${byReference(plainForks, differs)}: so much comes from batch width and kernels alone.`);
   const worst = Math.max(...rows.map((r) => r.marginMax ?? 0));
   if (rows.some((r) => r.marginMax !== null)) sentences.push(worst <= tieMarginNats ? `Every fork was a near tie: the reference's two best tokens were at most ${formatFixed(worst, 3)} nats apart.` : `Not every fork was a near tie: the reference's two best tokens were up to ${formatFixed(worst, 3)} nats apart, more than ${tieMarginNats}, which rounding at that token alone does not explain (differences also build up in recurrent states).`);
   return sentences.join(" ");
 }
 
 /** "against plain alone: repeat, sequential K 3; against plain c4: K 2 c4" */
-function list(rows: readonly CertificateRow[]): string {
-  return [...new Set(rows.map((r) => r.reference))].map((reference) => `against ${reference}: ${rows.filter((r) => r.reference === reference).map((r) => r.mode).join(", ")}`).join("; ");
+function byReference(rows: readonly CertificateRow[], say: (r: CertificateRow) => string): string {
+  return [...new Set(rows.map((r) => r.reference))].map((reference) => `against ${reference}: ${rows.filter((r) => r.reference === reference).map(say).join(", ")}`).join("; ");
 }
 
 function differs(r: CertificateRow): string {
-  const rate = `${r.mode} differs from ${r.reference} in ${r.prompts - r.exact} of ${r.prompts} prompts (equal rate ${formatPercent(r.exactInterval.low, 1)} to ${formatPercent(r.exactInterval.high, 1)})`;
-  return r.firstForkMin === null ? rate : `${rate}, first at token ${r.firstForkMin}`;
+  return `${r.mode} in ${r.prompts - r.exact} of ${r.prompts}${r.firstForkMin === null ? "" : ` (first at token ${r.firstForkMin})`}`;
 }

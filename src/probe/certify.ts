@@ -42,8 +42,10 @@ function inServerOrder(plan: CertifyPlan): CertifyMode[] {
   return plan.modes.toSorted((a, b) => order.indexOf(a.server) - order.indexOf(b.server) || Number(a.restart) - Number(b.restart));
 }
 
+export const captureFile = (folder: string, mode: CertifyMode): string => path.join(folder, "captures", `${mode.name.replaceAll(" ", "-")}.json`);
+
 async function captureMode(plan: CertifyPlan, mode: CertifyMode, folder: string, server: OneServer, context: CertifyContext): Promise<Capture> {
-  const file = path.join(folder, "captures", `${mode.name.replaceAll(" ", "-")}.json`);
+  const file = captureFile(folder, mode);
   const definition = plan.servers.find((s) => s.name === mode.server) as CertifyServer;
   const key = createHash("sha256").update(JSON.stringify([mode, definition, { ...plan, modes: [], servers: [], title: "", name: "" }])).digest("hex").slice(0, 16);
   const kept = context.fresh === true ? undefined : readCapture(file, key);

@@ -7,7 +7,7 @@ export interface Fork {
   readonly id: string;
   /** First differing character of the text. */
   readonly atChar: number;
-  /** Token of the reference in which it lies; null without tokens. */
+  /** Token of the reference where the outputs part; null without tokens. */
   readonly atToken: number | null;
   /** The reference's margin at that token, in nats. */
   readonly margin: number | null;
@@ -38,24 +38,46 @@ export function findFork(reference: CapturedOutput, other: CapturedOutput): Fork
   let atChar = 0;
   while (atChar < a.length && atChar < b.length && a[atChar] === b[atChar]) atChar++;
   if (atChar === a.length && atChar === b.length && reference.finishReason === other.finishReason) return undefined;
-  const atToken = tokenAt(reference, atChar);
+  const atToken = forkToken(reference, b, atChar);
   return { id: reference.id, atChar, atToken, margin: atToken === null ? null : (reference.tokens?.[atToken]?.margin ?? null) };
 }
 
+/** A longer runner-up is searched for this many tokens before the character that differs. */
+const nLookBack = 8;
+
 /**
- * The token that holds a character; past the end, the one after the last. A token whose text is not the text's next piece
- * (a special token, which the text leaves out, or a part of a character) takes no room.
+ * The token that holds the first differing character, or one shortly before it: "," and ",\n" begin alike, so texts that
+ * part at the character after the comma may have parted at the comma. A token before is a candidate when its runner-up
+ * is what the other text has there, past the differing character. Of the candidates the nearest tie is taken.
  */
-function tokenAt({ tokens, text }: CapturedOutput, atChar: number): number | null {
+function forkToken(reference: CapturedOutput, other: string, atChar: number): number | null {
+  const { tokens } = reference;
   if (tokens === null || tokens.length === 0) return null;
+  const { starts, holder } = layOut(reference, atChar);
+  let [best, margin] = [holder, tokens[holder]?.margin ?? Infinity];
+  for (let i = holder - 1; i >= Math.max(0, holder - nLookBack); i--) {
+    const [start, runnerUp, own] = [starts[i] as number, tokens[i]?.runnerUp ?? "", tokens[i]?.margin ?? Infinity];
+    if (start + runnerUp.length > atChar && other.startsWith(runnerUp, start) && own < margin) [best, margin] = [i, own];
+  }
+  return best;
+}
+
+/**
+ * Where tokens start, up to the one that holds a character (past the end: the one after the last). A token whose text is
+ * not the text's next piece (a special token, which the text leaves out, or a part of a character) takes no room.
+ */
+function layOut({ tokens, text }: CapturedOutput, atChar: number): { starts: number[]; holder: number } {
+  const starts: number[] = [];
   let end = 0;
-  for (const [i, token] of tokens.entries()) {
+  for (const [i, token] of (tokens ?? []).entries()) {
     const start = token.text === "" ? -1 : text.indexOf(token.text, end);
     // Parts of one character come as replacement marks: the next whole token is found a few characters on.
-    if (start >= end && start <= end + 2) end = start + token.text.length;
-    if (atChar < end) return i;
+    const hasRoom = start >= end && start <= end + 2;
+    starts.push(hasRoom ? start : end);
+    if (hasRoom) end = start + token.text.length;
+    if (atChar < end) return { starts, holder: i };
   }
-  return tokens.length;
+  return { starts, holder: starts.length };
 }
 
 export interface ForkSummary {

@@ -4,6 +4,7 @@ import * as path from "node:path";
 import * as fc from "fast-check";
 import { afterAll, describe, expect, test } from "vitest";
 import { parseOutput, type Capture, type CapturedOutput } from "../../src/probe/capture.ts";
+import { captureConditions, certificateMarkdown } from "../../src/probe/certificate-document.ts";
 import { certify } from "../../src/probe/certificate.ts";
 import { checkCertifyPlan } from "../../src/probe/certify-plan.ts";
 import { runCertificate } from "../../src/probe/certify.ts";
@@ -27,6 +28,15 @@ describe("findFork", () => {
     expect(findFork(reference, { ...reference, text: "abcXe" })).toEqual({ id: "p", atChar: 3, atToken: 1, margin: 0.01 });
     expect(findFork(reference, { ...reference, text: "ab" })).toMatchObject({ atChar: 2, atToken: 1 });
     expect(findFork({ ...reference, tokens: null }, { ...reference, text: "X" })).toEqual({ id: "p", atChar: 0, atToken: null, margin: null });
+  });
+
+  test("a token before is the fork when its runner-up is what the other text has there", () => {
+    const tokens = [["x", 4, "y"], [",", 0.05, ",\n"], [" t", 2.5, "\n"], ["itle", 7, "ape"]] as const;
+    const one: CapturedOutput = { ...output("p", tokens.map(([t, m]) => [t, m])), tokens: tokens.map(([text, margin, runnerUp]) => ({ text, logprob: -0.1, margin, runnerUp })) };
+    expect(findFork(one, { ...one, tokens: null, text: "x,\n title" })).toEqual({ id: "p", atChar: 2, atToken: 1, margin: 0.05 });
+    // Another text than the runner-up's: the token that holds the character.
+    expect(findFork(one, { ...one, tokens: null, text: "x,-title" })).toMatchObject({ atToken: 2, margin: 2.5 });
+    expect(findFork(one, { ...one, tokens: null, text: "x, tape" })).toMatchObject({ atToken: 3, margin: 7 });
   });
 
   test("tokens that the text leaves out take no room", () => {
@@ -67,10 +77,10 @@ describe("compareCaptures", () => {
 
 test("both forms of log probabilities are read; a failed answer names its prompt", () => {
   const fail = (message: string): Error => new Error(`prompt x: ${message}`);
-  const chat = { choices: [{ message: { content: "ab" }, finish_reason: "stop", logprobs: { content: [{ token: "a", logprob: -0.1, top_logprobs: [{ logprob: -0.1 }, { logprob: -2.6 }] }, { token: "b", logprob: -0.2 }] } }], usage: { completion_tokens: 2 } };
-  expect(parseOutput("x", JSON.stringify(chat), fail)).toEqual({ id: "x", text: "ab", finishReason: "stop", nOutput: 2, tokens: [{ text: "a", logprob: -0.1, margin: 2.5 }, { text: "b", logprob: -0.2, margin: null }] });
+  const chat = { choices: [{ message: { content: "ab" }, finish_reason: "stop", logprobs: { content: [{ token: "a", logprob: -0.1, top_logprobs: [{ token: "a", logprob: -0.1 }, { token: "c", logprob: -2.6 }] }, { token: "b", logprob: -0.2 }] } }], usage: { completion_tokens: 2 } };
+  expect(parseOutput("x", JSON.stringify(chat), fail)).toEqual({ id: "x", text: "ab", finishReason: "stop", nOutput: 2, tokens: [{ text: "a", logprob: -0.1, margin: 2.5, runnerUp: "c" }, { text: "b", logprob: -0.2, margin: null }] });
   const plain = { choices: [{ text: "a", finish_reason: "length", logprobs: { tokens: ["a"], token_logprobs: [-0.5], top_logprobs: [{ a: -0.5, b: -0.75 }] } }] };
-  expect(parseOutput("x", JSON.stringify(plain), fail).tokens).toEqual([{ text: "a", logprob: -0.5, margin: 0.25 }]);
+  expect(parseOutput("x", JSON.stringify(plain), fail).tokens).toEqual([{ text: "a", logprob: -0.5, margin: 0.25, runnerUp: "b" }]);
   expect(() => parseOutput("x", '{"error":{"message":"loading"}}', fail)).toThrow("prompt x: loading");
 });
 
@@ -87,8 +97,8 @@ describe("the verdict claims no more than the rows", () => {
       { comparison: rows(60, 64, 0.02), note: null, isPlain: false },
       { comparison: { ...rows(61, 64, 0.03), mode: "plain c16" }, note: null, isPlain: true },
     ]);
-    expect(verdict).toContain("K 2 differs from plain alone in 4 of 64 prompts (equal rate 50.0% to 100.0%), first at token 40");
-    expect(verdict).toContain("Without any drafts: plain c16 differs from plain alone in 3 of 64");
+    expect(verdict).toContain("Different in some prompts, against plain alone: K 2 in 4 of 64 (first at token 40).");
+    expect(verdict).toContain("Without any drafts, against plain alone: plain c16 in 3 of 64 (first at token 40): so much comes from batch width and kernels alone.");
     expect(verdict).toContain("Every fork was a near tie: the reference's two best tokens were at most 0.030 nats apart.");
     expect(verdict).not.toContain("Equal in all");
   });
@@ -111,6 +121,10 @@ describe("runCertificate", () => {
     fs.rmSync(path.join(folder, "captures", "shorter.json"));
     notes.length = 0;
     expect(await runCertificate(plan, folder, { note: (text) => notes.push(text) })).toEqual(certificate);
+    const conditions = captureConditions(plan, folder);
+    expect(conditions).toMatchObject({ nodes: [process.versions.node], libraries: ["fake 1"], devices: ["no device"] });
+    const text = certificateMarkdown(plan, certificate, conditions, [{ file: "m.gguf", sha256: "ab12" }]);
+    for (const part of ["3 prompts (built-in code tasks, seed 1)", "| shorter | plain | 3/3 |", certificate.verdict, "- fake 1, no device", "- m.gguf: sha256 ab12", "- two: `"]) expect(text).toContain(part);
     expect(notes.filter((n) => n.startsWith("starting"))).toEqual(["starting two"]);
   });
 
