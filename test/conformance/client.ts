@@ -72,6 +72,9 @@ export async function stream(target: Target, path: string, body: object): Promis
   return { status: response.status, headers: response.headers, ...parseEvents(text) };
 }
 
+/** A stream must end with it. */
+export const NOT_DONE = "the stream ended without data: [DONE]";
+
 export function parseEvents(text: string): { readonly chunks: readonly Json[]; readonly isDone: boolean } {
   const chunks: Json[] = [];
   let isDone = false;

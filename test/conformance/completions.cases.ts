@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { anyCase, ownCase, scriptedCase } from "./case.ts";
-import { call, choicesOf, finishReasonOf, ok, stream, textOf, type Json, type Target } from "./client.ts";
+import { NOT_DONE, call, choicesOf, finishReasonOf, ok, stream, textOf, type Json, type Target } from "./client.ts";
 
 const PATH = "/v1/completions";
 
@@ -11,8 +11,8 @@ export const promptOf = (target: Target): string =>
 const greedy = (target: Target, more: object = {}): object => ({ model: target.model, prompt: promptOf(target), temperature: 0, max_tokens: 24, ...more });
 
 function checkUsage(usage: Json): void {
-  assert.ok(Number.isInteger(usage.prompt_tokens) && usage.prompt_tokens > 0);
-  assert.ok(Number.isInteger(usage.completion_tokens));
+  assert.ok(Number.isInteger(usage.prompt_tokens) && usage.prompt_tokens > 0, `prompt_tokens ${usage.prompt_tokens}`);
+  assert.ok(Number.isInteger(usage.completion_tokens), `completion_tokens ${usage.completion_tokens}`);
   assert.equal(usage.total_tokens, usage.prompt_tokens + usage.completion_tokens);
 }
 
@@ -21,7 +21,7 @@ export const completionCases = [
     const body = await ok(target, PATH, greedy(target));
     assert.equal(body.object, "text_completion");
     assert.equal(typeof body.id, "string");
-    assert.ok(Math.abs(body.created - Date.now() / 1000) < 600);
+    assert.ok(Math.abs(body.created - Date.now() / 1000) < 600, `created ${body.created} is not now, in seconds`);
     assert.equal(typeof body.model, "string");
     assert.equal(body.choices.length, 1);
     assert.equal(body.choices[0].index, 0);
@@ -43,7 +43,7 @@ export const completionCases = [
   anyCase("completions: a stream says what the whole reply says", async (target) => {
     const body = await ok(target, PATH, greedy(target));
     const { chunks, isDone } = await stream(target, PATH, greedy(target, { stream_options: { include_usage: true } }));
-    assert.ok(isDone);
+    assert.ok(isDone, NOT_DONE);
     assert.equal(textOf(chunks), body.choices[0].text);
     assert.equal(finishReasonOf(chunks), body.choices[0].finish_reason);
     const last = chunks.at(-1);
@@ -56,9 +56,9 @@ export const completionCases = [
 
   anyCase("completions: usage comes in a stream only when it is asked for", async (target) => {
     const { chunks, isDone } = await stream(target, PATH, greedy(target));
-    assert.ok(isDone);
-    assert.ok(chunks.every((chunk) => chunk.usage === undefined || chunk.usage === null));
-    assert.ok(chunks.every((chunk) => chunk.choices.length > 0));
+    assert.ok(isDone, NOT_DONE);
+    assert.ok(chunks.every((chunk) => chunk.usage === undefined || chunk.usage === null), "usage came although stream_options.include_usage was not set");
+    assert.ok(chunks.every((chunk) => chunk.choices.length > 0), "a chunk without choices came although no usage was asked for");
   }),
 
   anyCase("completions: a stop string cuts the text, wherever it falls, streaming or not", async (target) => {
@@ -104,7 +104,7 @@ export const completionCases = [
     assert.deepEqual(body.choices.map((choice: Json) => choice.index).toSorted(), [0, 1, 2, 3]);
     assert.equal(new Set(body.choices.map((choice: Json) => choice.text)).size, 1);
     const { chunks, isDone } = await stream(target, PATH, greedy(target, { n: 2, max_tokens: 6 }));
-    assert.ok(isDone);
+    assert.ok(isDone, NOT_DONE);
     for (const index of [0, 1]) {
       assert.equal(textOf(chunks, index), body.choices[0].text);
       assert.equal(finishReasonOf(chunks, index), "length");
@@ -165,7 +165,7 @@ export const completionCases = [
     assert.equal(timings.predicted_n, usage.completion_tokens);
     assert.equal(timings.prompt_n + timings.cache_n, usage.prompt_tokens);
     if (timings.draft_n === undefined) return;
-    assert.ok(timings.draft_n_accepted <= timings.draft_n);
+    assert.ok(timings.draft_n_accepted <= timings.draft_n, `${timings.draft_n_accepted} of ${timings.draft_n} accepted`);
     assert.ok(timings.draft_n_accepted < usage.completion_tokens, "the first token and bonus tokens are not accepted drafts");
     assert.equal(timings.draft_accepted_at.reduce((a: number, b: number) => a + b, 0), timings.draft_n_accepted);
     assert.equal(timings.draft_reached_at[0], timings.draft_n_drafts);
@@ -207,7 +207,7 @@ export const completionCases = [
       } else {
         // Six tokens end inside the first emoji: the broken character is shown once, at the end.
         assert.equal(joined, "né �");
-        for (const part of parts.slice(0, -2)) assert.ok(!part.includes("�"));
+        for (const part of parts.slice(0, -2)) assert.ok(!part.includes("�"), JSON.stringify(part));
       }
     }
   }),
@@ -227,7 +227,7 @@ export const completionCases = [
 
   scriptedCase("completions: an error in the middle of a stream is an event, and there is no [DONE]", async (target) => {
     const { chunks, isDone } = await stream(target, PATH, { model: target.model, prompt: "@@error" });
-    assert.ok(!isDone);
+    assert.ok(!isDone, "[DONE] after an error");
     const last = chunks.at(-1);
     assert.equal(last.error.message, "the script says so");
     assert.equal(textOf(chunks.slice(0, -1)), "partial");

@@ -48,13 +48,13 @@ export const httpCases = [
   anyCase("http: /v1/models lists the model", async (target) => {
     const body = await ok(target, "/v1/models");
     assert.equal(body.object, "list");
-    assert.ok(body.data.some((model: Json) => model.id === target.model && model.object === "model"));
+    assert.ok(body.data.some((model: Json) => model.id === target.model && model.object === "model"), `no model ${target.model} in the list`);
   }),
 
   anyCase("http: tokens of a text and the text of tokens", async (target) => {
     const content = "héllo 🙂\nworld";
     const { tokens } = await ok(target, "/tokenize", { content });
-    assert.ok(tokens.length > 0 && tokens.every(Number.isInteger));
+    assert.ok(tokens.length > 0 && tokens.every(Number.isInteger), JSON.stringify(tokens));
     assert.equal((await ok(target, "/detokenize", { tokens })).content.trimStart(), content);
     const pieces = (await ok(target, "/tokenize", { content, with_pieces: true })).tokens as Json[];
     const bytes = pieces.flatMap(({ piece }) => (typeof piece === "string" ? [...Buffer.from(piece)] : piece));
@@ -63,7 +63,7 @@ export const httpCases = [
 
   anyCase("http: /props names the slots and the template", async (target) => {
     const body = await ok(target, "/props");
-    assert.ok(body.total_slots > 0);
+    assert.ok(body.total_slots > 0, `total_slots ${body.total_slots}`);
     assert.equal(typeof body.chat_template, "string");
   }),
 
@@ -182,7 +182,7 @@ export const httpCases = [
     const { usage } = await ok(target, COMPLETIONS, { model: target.model, prompt: promptOf(target), max_tokens: 9, temperature: 0 });
     assert.equal(await read("tokens_delivered_total"), before + usage.completion_tokens);
     await untilTrue("tokens_predicted_total stays behind", async () => (await read("tokens_predicted_total")) >= usage.completion_tokens);
-    assert.ok((await read("spec_decode_num_accepted_tokens_total")) <= (await read("spec_decode_num_draft_tokens_total")));
+    assert.ok((await read("spec_decode_num_accepted_tokens_total")) <= (await read("spec_decode_num_draft_tokens_total")), "more tokens accepted than drafted");
     assert.equal(await read("http_requests_active"), 0);
   }),
 
@@ -198,7 +198,7 @@ export const httpCases = [
         assert.ok(typed.has((sample[1] as string).replace(/_(bucket|sum|count)$/, "")) || typed.has(sample[1] as string), line);
       }
     }
-    assert.ok(typed.size > 20);
+    assert.ok(typed.size > 20, `only ${typed.size} metrics`);
   }),
 
   ownCase("http: a body above the limit is 413, a header above it 431, a compressed body 415", async (target) => {
@@ -228,7 +228,7 @@ export const httpCases = [
       setTimeout(() => (isAsked ? undefined : sent.end(body)), 1000).unref();
     });
     assert.equal(status, 200);
-    if (target.kind !== "any") assert.ok(wasAskedFor);
+    if (target.kind !== "any") assert.ok(wasAskedFor, "no 100 Continue");
   }),
 
   ownCase("http: other origins are refused and get no CORS headers by default", async (target) => {

@@ -23,6 +23,12 @@ const schema = fc.letrec((tie) => ({
     fc.record({ type: fc.constant("object"), properties: fc.dictionary(fc.string({ maxLength: 4 }), tie("any"), { maxKeys: 3 }), additionalProperties: fc.boolean() }),
     fc.record({ type: fc.constant("array"), items: tie("any"), minItems: fc.nat(3) }),
     fc.record({ anyOf: fc.array(tie("any"), { minLength: 1, maxLength: 3 }) }),
+    fc.record({ allOf: fc.array(tie("any"), { minLength: 1, maxLength: 2 }) }),
+    fc.record({ $defs: fc.record({ a: tie("any") }), $ref: fc.constantFrom("#/$defs/a", "#/$defs/b", "#/", "other.json") }),
+    fc.record({ type: fc.constant("array"), prefixItems: fc.array(tie("any"), { maxLength: 2 }), maxItems: fc.nat(4) }),
+    fc.record({ type: fc.constant("string"), pattern: fc.oneof(fc.string({ maxLength: 8 }), fc.constantFrom("[a", "(?=a)", "a{2,1}", "\\p{L}+", "(a|b)*c")), minLength: fc.nat(3), maxLength: fc.nat(3) }),
+    fc.record({ type: fc.constantFrom("integer", "number"), minimum: fc.oneof(fc.integer(), fc.double()), maximum: fc.oneof(fc.integer(), fc.double()) }),
+    fc.record({ type: fc.constantFrom("string", ["string", "null"], []), format: fc.constantFrom("date", "uuid", "e-mail", "") }),
   ),
 })).any;
 
@@ -37,14 +43,23 @@ const shared = {
   stream_options: maybe(fc.record({ include_usage: fc.boolean() })),
   response_format: maybe(fc.oneof(fc.constant({ type: "json_object" }), fc.record({ type: fc.constant("json_schema"), json_schema: fc.record({ schema, strict: fc.boolean() }) }))),
   speculative: maybe(fc.record({ n_max: fc.nat(4) })),
+  top_k: maybe(fc.integer({ min: 0, max: 300 })),
+  min_p: maybe(fc.double({ min: 0, max: 1, noNaN: true })),
+  repeat_penalty: maybe(fc.double({ min: 0.5, max: 2, noNaN: true })),
+  presence_penalty: maybe(fc.double({ min: -2, max: 2, noNaN: true })),
+  ignore_eos: maybe(fc.boolean()),
+  grammar: maybe(fc.oneof(fc.constantFrom('root ::= "a"', 'root ::= root "a"', "root ::=", 'root ::= [a-z]+ | "é"', "no rule"), fc.string({ maxLength: 12 }))),
 };
 const text = fc.oneof(fc.string({ maxLength: 20 }), fc.constantFrom("@@say <think>a</think>b", '@@say <tool_call>{"name": "f", "arguments": {}}</tool_call>', "@@say 🙂 END. stops", "@@error", "@@repeat 30 ab "));
 const tool = fc.record({ type: fc.constant("function"), function: fc.record({ name: fc.constantFrom("f", "g.h"), parameters: schema }) });
 
+/** A message that says what was called before. */
+const called = fc.record({ role: fc.constant("assistant"), content: fc.constantFrom(null, ""), reasoning_content: fc.option(text), tool_calls: fc.array(fc.record({ id: fc.string({ maxLength: 4 }), type: fc.constant("function"), function: fc.record({ name: fc.constantFrom("f", ""), arguments: fc.oneof(fc.json({ maxDepth: 1 }), fc.string({ maxLength: 6 })) }) }), { maxLength: 2 }) });
+
 const completion = fc.record({ ...shared, prompt: mostly(fc.oneof(text, fc.array(text, { minLength: 1, maxLength: 3 }), fc.array(fc.nat(260), { minLength: 1, maxLength: 5 }))), logprobs: maybe(fc.nat(5)), echo: maybe(fc.boolean()) });
 const chat = fc.record({
   ...shared,
-  messages: mostly(fc.array(fc.record({ role: fc.constantFrom("system", "user", "assistant", "tool"), content: fc.oneof(text, fc.constant(null), fc.array(fc.record({ type: fc.constant("text"), text }), { maxLength: 2 })) }), { minLength: 1, maxLength: 3 })),
+  messages: mostly(fc.array(fc.oneof({ weight: 4, arbitrary: fc.record({ role: fc.constantFrom("system", "user", "assistant", "tool"), content: fc.oneof(text, fc.constant(null), fc.array(fc.record({ type: fc.constant("text"), text }), { maxLength: 2 })) }) }, { weight: 1, arbitrary: called }), { minLength: 1, maxLength: 3 })),
   logprobs: maybe(fc.boolean()),
   top_logprobs: maybe(fc.nat(5)),
   tools: maybe(fc.array(tool, { maxLength: 2 })),
@@ -70,4 +85,25 @@ test.each([["/v1/completions", completion], ["/v1/chat/completions", chat]] as c
     { numRuns: 200 },
   );
   expect(seen.has(200) && seen.has(400)).toBe(true);
+});
+
+/** Bodies that no client library writes. */
+const rawBody = fc.oneof(
+  fc.string({ unit: "binary", maxLength: 40 }),
+  fc.json({ maxDepth: 2 }),
+  fc.constantFrom("", "{", "[]", "null", "{}{}", '{"prompt":"a","prompt":"b"}', '{"__proto__":{"prompt":"a"},"max_tokens":1}', '{"prompt":"\\ud800","max_tokens":1}', '{"prompt":1e999}', '{"prompt":"a","max_tokens":1e400}', '{"prompt":"a","n":9007199254740993}', "[".repeat(20_000), `{"a":${'{"a":'.repeat(5000)}`),
+  fc.tuple(fc.constantFrom("content", "tokens", "messages", "prompt", "input"), fc.jsonValue({ maxDepth: 2 })).map(([key, value]) => JSON.stringify({ [key]: value })),
+);
+const paths = ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/apply-template", "/v1/embeddings", "/completion", "/v1/%00", "/v1/models/%E0%A4%A", "/dashboard/../package.json", "/slots?x=%"];
+
+test("any path with any bytes as a body is answered, never 500, and the server goes on", async () => {
+  await fc.assert(
+    fc.asyncProperty(fc.constantFrom(...paths), rawBody, async (path, body) => {
+      const answer = await call(target, path, body);
+      expect([200, 400, 404, 405, 501]).toContain(answer.status);
+      if (answer.status !== 200) expect(typeof answer.json.error.message).toBe("string");
+    }),
+    { numRuns: 300 },
+  );
+  expect((await call(target, "/health")).status).toBe(200);
 });
