@@ -169,6 +169,8 @@ function benchRow(recipe: Recipe, matrix: string, profile: string, concurrency: 
     ratio: ratioOf(recipe, profile, group, all),
     ttftQuantilesMs: ttft.length === 0 ? [] : Array.from({ length: 21 }, (_, i) => Math.round(quantile(ttft, i / 20) * 100) / 100),
     phases: phasesOf(group.map((c) => c.counters)),
+    clientLagP99Ms: Math.max(...group.map((c) => c.client.lagP99Ms)),
+    clientCores: Math.max(...group.map((c) => c.client.cpuShare)),
     warnings: [...new Set(group.flatMap((c) => c.warnings))],
     raw: group.map((c) => c.file),
   };

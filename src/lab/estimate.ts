@@ -30,6 +30,7 @@ export async function estimateProfile(recipe: Recipe, profile: Profile): Promise
       cacheTypeV: options.cacheTypeV,
       kvUnified: options.kvUnified,
       nMax: isSpeculative ? options.specDraftNMax : 0,
+      plainTarget: isSpeculative && options.specGate === "adaptive" && options.specPlainContext,
       targetSampling: "host",
       draftSampling: "host",
       nHostSlots: options.hostSlots ?? 0,

@@ -52,8 +52,7 @@ export function compareBlocks(before: ReportData, after: ReportData): Block[] {
     { kind: "heading", level: 2, text: "Measurements" },
     { kind: "table", table: speed, caption: "A verdict by intervals needs several rounds in both; without them a difference is unclear." },
     ...(only.length === 0 ? [] : [{ kind: "list", items: only } as const]),
-    { kind: "heading", level: 2, text: "Files" },
-    { kind: "table", table: fileTable(before, after) },
+    ...fileBlocks(before, after),
     { kind: "heading", level: 2, text: "Conditions" },
     { kind: "table", table: conditionTable(before, after) },
   ];
@@ -70,15 +69,17 @@ function sameMachine(before: ReportData, after: ReportData): string[] {
   return a.machine === b.machine && a.device === b.device ? [] : ["The machines differ, so the ratios compare machines as much as programs."];
 }
 
-function fileTable(before: ReportData, after: ReportData): Table {
+function fileBlocks(before: ReportData, after: ReportData): Block[] {
   const names = [...new Set([...before.artifacts, ...after.artifacts].map((a) => a.file))];
-  return {
+  if (names.length === 0) return [];
+  const table: Table = {
     columns: [{ title: "File" }, { title: "A" }, { title: "B" }, { title: "" }],
     rows: names.map((name) => {
       const hashes = [before, after].map((d) => d.artifacts.find((a) => a.file === name)?.sha256);
       return [name, ...hashes.map((h) => h?.slice(0, 12) ?? na), hashes[0] === hashes[1] ? "the same" : "differs"];
     }),
   };
+  return [{ kind: "heading", level: 2, text: "Files" }, { kind: "table", table }];
 }
 
 function conditionTable(before: ReportData, after: ReportData): Table {

@@ -7,7 +7,7 @@ import { acceptancePlot, costPlot, ratioPlot, throughputPlots, trainingPlot, ttf
 import * as tables from "./tables.ts";
 
 export const defaultSections: readonly Section[] = [
-  section("Throughput", ["plot:throughput", "throughput", "plot:ratio", "ratios", "plot:ttft"]),
+  section("Throughput", ["plot:throughput", "throughput", "plot:ratio", "ratios", "plot:ttft", "latency"]),
   section("Draft acceptance", ["plot:acceptance", "acceptance", "drafts", "phases"]),
   section("Artifacts and memory", ["artifacts", "memory"]),
   section("Correctness", ["correctness", "determinism"]),
@@ -78,6 +78,7 @@ const parts: Readonly<Record<SectionPart, (context: PartContext) => Block[]>> = 
   throughput: ({ perMatrix }) => perMatrix((rows) => ({ ...table(tables.throughputTable(rows), loadCaption(rows)), best: bestThroughput(rows) })),
   ratios: ({ perMatrix }) => perMatrix((rows) => (rows.some((r) => r.ratio !== null) ? table(tables.ratioTable(rows), "Ratio: throughput over the baseline's of the same round, median over rounds; brackets are 95% intervals. One round has none.") : undefined)),
   results: ({ perMatrix }) => perMatrix((rows) => table(tables.resultsTable(rows), loadCaption(rows))),
+  latency: ({ perMatrix }) => perMatrix((rows) => table(tables.latencyTable(rows), "Medians over rounds. TTFT, TPOT and E2EL at the client, queue and prefill as the server tells them. Client lag: how late the client's own event loop was, in the worst round.")),
   drafts: ({ perMatrix }) => perMatrix((rows) => (hasDrafts(rows) ? table(tables.draftTable(rows), "Unconditional: accepted at a position / all drafts. Conditional: / drafts that reached it. Mean length: 1 + accepted / drafts.") : undefined)),
   phases: ({ perMatrix }) => perMatrix((rows) => (rows.some((r) => r.phases.length > 0) ? { kind: "details", summary: "Where the server's time went", blocks: [table(tables.phaseTable(rows), "Counted by the server over the measured part.")] } : undefined)),
   acceptance: ({ perMatrix }) => perMatrix((rows) => (hasDrafts(rows) ? table(tables.acceptanceTable(rows)) : undefined)),
@@ -93,7 +94,7 @@ const parts: Readonly<Record<SectionPart, (context: PartContext) => Block[]>> = 
   "plot:ttft": ({ perMatrix }) => perMatrix((rows, key) => ttftPlot(`ttft-${key}`, rows)),
   "plot:costs": ({ data, id }) => data.costs.map((c, i) => costPlot(`costs-${id}-${i + 1}`, c)),
   "plot:training": ({ data, id }) => data.training.flatMap((run, i) => trainingPlot(`training-${id}-${i + 1}`, run) ?? []),
-  conditions: ({ data }) => [table(conditionTable(data))],
+  conditions: ({ data }) => [table(conditionTable(data)), ...warningBlocks(data)],
   steps: ({ data }) => some(data.steps, (steps) => ({ kind: "details", summary: "Steps and their commands", blocks: [table(tables.stepTable(steps))] })),
   raw: ({ data }) => some(data.rawFiles, (files) => ({ kind: "details", summary: `Raw files (${files.length})`, blocks: [{ kind: "list", items: files.map((f) => `\`${f}\``) }] })),
 };
@@ -122,6 +123,17 @@ function bestThroughput(rows: readonly BenchRow[]): boolean[][] {
   return [...new Set(rows.map((r) => r.profile))].map((profile) => [false, ...concurrencies.flatMap((c, i) => [tables.rowAt(rows, profile, c)?.tokPerSec === best[i], false])]);
 }
 
+/** What the measurements themselves found fault with. */
+function warningBlocks({ rows }: ReportData): Block[] {
+  const items = rows.flatMap((r) => r.warnings.map((w) => `${r.profile} at c${r.concurrency}: ${w}`));
+  return items.length === 0 ? [] : [{ kind: "details", summary: `Warnings (${items.length})`, blocks: [{ kind: "list", items }] }];
+}
+
+function warningNote({ rows }: ReportData): Block[] {
+  const nWarned = rows.filter((r) => r.warnings.length > 0).length;
+  return nWarned === 0 ? [] : [{ kind: "text", text: `${nWarned} of ${rows.length} measurements carry a warning (a late client, too few requests, a prompt cache); they are listed with the conditions.` }];
+}
+
 function recommendationBlocks(data: ReportData): Block[] {
   const { recommendation } = data;
   if (recommendation === null) return [];
@@ -132,6 +144,7 @@ function recommendationBlocks(data: ReportData): Block[] {
   }));
   const blocks: Block[] = [{ kind: "verdict", sentences: recommendation.sentences }, { kind: "tiles", tiles }];
   const items = [...recommendation.roles.map((r) => `**${r.profile}**: ${r.role}. ${r.reason}`), ...recommendation.rejected.map((r) => `**${r.profile}**: rejected. ${r.reason}`)];
+  blocks.push(...warningNote(data));
   if (items.length > 0) blocks.push({ kind: "details", summary: "The other profiles, and why not", blocks: [{ kind: "list", items }] });
   return blocks;
 }

@@ -55,6 +55,9 @@ export interface BenchRow {
   readonly ttftQuantilesMs: readonly number[];
   /** Calls and time of the server's phases over the measured part, where it tells. */
   readonly phases: readonly Phase[];
+  /** How late the client's own event loop was, and the cores it used: the worst round. */
+  readonly clientLagP99Ms: number | null;
+  readonly clientCores: number | null;
   readonly warnings: readonly string[];
   readonly raw: readonly string[];
 }
@@ -246,6 +249,7 @@ export const sectionParts = [
   "throughput",
   "ratios",
   "results",
+  "latency",
   "drafts",
   "phases",
   "acceptance",

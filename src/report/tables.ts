@@ -56,6 +56,14 @@ export function resultsTable(rows: readonly BenchRow[]): Table {
   };
 }
 
+/** Where the waiting time goes: medians per measurement, the server's own parts beside the client's. */
+export function latencyTable(rows: readonly BenchRow[]): Table {
+  return withoutEmptyColumns({
+    columns: [left("Profile"), right("c"), right("TTFT p50 ms"), right("TTFT p95 ms"), right("queue p50 ms (server)"), right("prefill p50 ms (server)"), right("TPOT p50 ms"), right("E2EL p50 ms"), right("tokens per chunk"), right("cached prompt tokens"), right("client lag p99 ms"), right("client cores")],
+    rows: rows.map((r) => [r.profile, String(r.concurrency), fixed(r.ttftP50Ms, 1), fixed(r.ttftP95Ms, 1), fixed(r.queueP50Ms, 1), fixed(r.prefillP50Ms, 1), fixed(r.tpotP50Ms, 2), fixed(r.e2elP50Ms, 0), fixed(r.tokensPerChunk, 2), r.cachedTokens === null ? na : `${whole(r.cachedTokens)}/${whole(r.promptTokens)}`, fixed(r.clientLagP99Ms, 1), fixed(r.clientCores, 2)]),
+  });
+}
+
 function goodputText({ goodput, requests }: BenchRow): string {
   return goodput === null ? na : `${formatFixed(goodput.requestsPerSec, 2)} (${goodput.good}/${requests})`;
 }

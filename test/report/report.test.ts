@@ -142,3 +142,14 @@ describe("comparing two runs", () => {
     expect(markdownDocument("t", compareBlocks(bootstrapReport, trainedReport))).toContain("have no measurement in common");
   });
 });
+
+test("a measurement's warnings are on the page, and counted beside the recommendation", () => {
+  const recommendation = recommend(bootstrapReport.rows, bootstrapReport.profiles, { minRatio: 1.02, minRatioSingleRun: 1.1, maxFailed: 0, minAcceptance: 0.3, development: {}, refinements: {}, incorrect: [] });
+  const rows = bootstrapReport.rows.map((r, i) => (i === 0 ? { ...r, warnings: ["the client's event loop was 61 ms late"], clientLagP99Ms: 61, clientCores: 0.4, queueP50Ms: 3.25 } : r));
+  const { markdown } = renderReport({ ...bootstrapReport, rows, recommendation });
+  expect(markdown).toContain(`1 of ${rows.length} measurements carry a warning`);
+  expect(markdown).toContain("- IQ4_XS target only at c1: the client's event loop was 61 ms late");
+  const latency = tables.latencyTable(rows);
+  expect(latency.columns.map((c) => c.title)).toEqual(["Profile", "c", "TTFT p95 ms", "queue p50 ms (server)", "client lag p99 ms", "client cores"]);
+  expect(latency.rows[0]).toEqual(["IQ4_XS target only", "1", "75.1", "3.3", "61.0", "0.40"]);
+});

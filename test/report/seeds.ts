@@ -57,6 +57,8 @@ export function row(matrix: string, profile: string, concurrency: number, tokPer
     ratio,
     ttftQuantilesMs: [],
     phases: [],
+    clientLagP99Ms: null,
+    clientCores: null,
     warnings: [],
     raw: [],
   };
