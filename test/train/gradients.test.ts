@@ -97,6 +97,50 @@ describe.each(lossKinds)("loss %s", (loss) => {
   });
 });
 
+test("with the second loss on the hidden row, every tensor's gradient still agrees with finite differences", () => {
+  const hiddenWeight = 2.5;
+  // The first rows of this LM head are the identity: the first logits are the hidden row.
+  const lmHead = randomValues(rng, nEmbd * nVocab, 0.15);
+  for (let i = 0; i < nEmbd; i++) for (let j = 0; j < nEmbd; j++) lmHead[i * nEmbd + j] = i === j ? 1 : 0;
+  const shows = new FrozenTensors(device, { embedding: randomValues(rng, nEmbd * nVocab, 1), lmHead }, nEmbd, "f32");
+  const parameters = new HeadParameters(device, shape, weights, { frozen: new Set() });
+  const graph = new TrainGraph(device, shows, [parameters], graphOptions("kl", { keepLogits: true, hiddenWeight }));
+  const loss = (): number => {
+    let total = totalLoss(graph, "kl");
+    const target = graph.teacherLogits();
+    for (let depth = 0; depth < nDepths; depth++) {
+      const logits = graph.logits(depth);
+      for (let row = 0; row < nTokens; row++) {
+        const weight = batch.weights[depth * nTokens + row] as number;
+        let squares = 0;
+        for (let i = 0; i < nEmbd; i++) squares += ((logits[row * nVocab + i] as number) - (target[(row + depth) * nVocab + i] as number)) ** 2;
+        total += (((depthWeights[depth] as number) * weight) / (batch.weightSums[depth] as number)) * hiddenWeight * (squares / nEmbd);
+      }
+    }
+    return total;
+  };
+  graph.run(batch);
+  const gradients = gradientsOf(graph);
+  const routing = routingOf(graph);
+  expect(gradients.size).toBe(20);
+  for (const [name, gradient] of gradients) {
+    const along = direction(gradient);
+    const expected = gradient.reduce((sum, g, i) => sum + g * (along[i] as number), 0);
+    const original = weights.get(name) as Float32Array;
+    const at = (step: number): { loss: number; routing: string } => {
+      parameters.writeOne(name, original.map((x, i) => x + step * (along[i] as number)));
+      return { loss: loss(), routing: routingOf(graph) };
+    };
+    const smooth = [0.003, 0.001, 0.0004, 0.0001].find((step) => at(step).routing === routing && at(-step).routing === routing) ?? NaN;
+    const slope = (at(smooth).loss - at(-smooth).loss) / (2 * smooth);
+    parameters.writeOne(name, original);
+    expect(Math.abs(slope / expected - 1), `${name}: ${slope} instead of ${expected}`).toBeLessThan(smooth < 0.0004 ? 2e-2 : 5e-3);
+  }
+  graph.close();
+  parameters.close();
+  shows.close();
+});
+
 test("chunks of any size give the same gradients", () => {
   const run = (chunkRows: number): Map<string, Float32Array> => {
     const parameters = new HeadParameters(device, shape, weights, { frozen: new Set() });

@@ -168,6 +168,9 @@ describe("a run", () => {
   test("numbers that are not finite stop it before they reach the weights", async () => {
     const o = await options("nan", { adamW: { beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weightDecay: 0, clip: 1e30 }, stages: parseStages("1:1:1e30", 1e30), warmupSteps: 1, snapshotEvery: 1 });
     await expect(run(o)).rejects.toThrow(/training stopped at step \d+: the gradient norm is (NaN|Infinity)/);
+    const kept = readSnapshot(latestSnapshot(path.join(o.output, "snapshots")) as string);
+    for (const [name, values] of kept.heads[0] ?? []) expect(values.every(Number.isFinite), name).toBe(true);
+    expect(kept.heads[0]?.size).toBeGreaterThan(15);
     await expect(run(await options("all-frozen", { frozen: ["fc", "attention", "experts", "router", "shared-expert", "norms"] }))).rejects.toThrow(/leaves nothing to train/);
   });
 
@@ -178,8 +181,8 @@ describe("a run", () => {
 });
 
 describe("in a child process", () => {
-  test("killed in the middle, it goes on from the last snapshot, and the log has no step twice", async () => {
-    const o = await options("killed", { maxSteps: 1000, snapshotEvery: 2, validateEvery: 1000 });
+  test("killed in the middle, it goes on from the last snapshot, ends with the weights of a run that was not, and the log has no step twice", async () => {
+    const o = await options("killed", { maxSteps: 100, snapshotEvery: 2, validateEvery: 1000 });
     const script = path.join(folder, "run.mts");
     fs.writeFileSync(
       script,
@@ -195,6 +198,7 @@ describe("in a child process", () => {
     await new Promise((resolve) => setTimeout(resolve, 500));
     const at = readSnapshot(latestSnapshot(path.join(o.output, "snapshots")) as string).state.step;
     expect(at).toBeGreaterThanOrEqual(4);
+    expect(at).toBeLessThan(90);
     const stop = new AbortController();
     const resumed: TrainEvent[] = [];
     const rest = runTraining({ ...o, resume: true }, {
@@ -211,5 +215,10 @@ describe("in a child process", () => {
     expect(steps).toEqual(Array.from({ length: steps.length }, (_, i) => i + 1));
     // The stop took a snapshot of its own.
     expect(readSnapshot(latestSnapshot(path.join(o.output, "snapshots")) as string).state.step).toBeGreaterThanOrEqual(at + 3);
+    const [end, whole] = [await run({ ...o, resume: true, snapshotEvery: 1000 }), await run({ ...o, output: path.join(folder, "not-killed"), snapshotEvery: 1000 })].map((events) => of(events, "end")[0]);
+    expect(end).toMatchObject({ reason: "done", step: 100 });
+    const [a, b] = [await weightsOf(whole?.heads[0] ?? ""), await weightsOf(end?.heads[0] ?? "")];
+    expect(a.size).toBeGreaterThan(15);
+    for (const [name, values] of a) expect(b.get(name), name).toEqual(values);
   });
 });
