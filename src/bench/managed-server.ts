@@ -71,6 +71,13 @@ export async function freePort(): Promise<number> {
   return port;
 }
 
+/** What must not outlive this process: one listener for all, however many servers a sweep keeps up. */
+const running = new Set<ChildProcess>();
+
+function killAll(): void {
+  for (const child of running) killGroup(child, "SIGKILL");
+}
+
 /** @throws {UserError} when the program cannot start, ends before it is ready, or is not ready in time; with the end of its log. */
 export async function startServer(options: ServerCommand): Promise<ManagedServer> {
   const port = await freePort();
@@ -86,12 +93,13 @@ export async function startServer(options: ServerCommand): Promise<ManagedServer
   let reason: string | undefined;
   child.on("error", (error) => (reason = error.message));
   child.on("exit", (code, signal) => (reason ??= signal === null ? `exit code ${code}` : `signal ${signal}`));
-  const killAtExit = (): void => killGroup(child, "SIGKILL");
-  process.once("exit", killAtExit);
+  running.add(child);
+  if (running.size === 1) process.once("exit", killAll);
   const stop = async (): Promise<void> => {
     await stopChild(child, () => reason !== undefined);
     if (options.noteFolder !== undefined && pid !== undefined) forgetServer(options.noteFolder, pid);
-    process.removeListener("exit", killAtExit);
+    running.delete(child);
+    if (running.size === 0) process.removeListener("exit", killAll);
   };
   const url = `http://127.0.0.1:${port}`;
   const fail = async (message: string): Promise<never> => {
