@@ -8,12 +8,12 @@ import * as tables from "./tables.ts";
 
 export const defaultSections: readonly Section[] = [
   section("Throughput", ["plot:throughput", "throughput", "plot:ratio", "ratios", "plot:ttft", "latency"]),
-  section("Draft acceptance", ["plot:acceptance", "acceptance", "drafts", "phases"]),
+  section("Draft acceptance", ["plot:acceptance", "acceptance", "drafts"]),
   section("Artifacts and memory", ["artifacts", "memory"]),
   section("Correctness", ["correctness", "determinism"]),
   section("Training", ["plot:training", "training"]),
   section("Row shapes and costs", ["shapes", "plot:costs", "costs"]),
-  section("Everything measured", ["extra", "results"]),
+  section("Everything measured", ["extra", "results", "phases"]),
   section("How it was run", ["conditions", "profiles", "steps", "raw"]),
 ];
 

@@ -100,7 +100,7 @@ export function ratioPlot(id: string, rows: readonly BenchRow[]): Figure | undef
   if (compared.length === 0) return undefined;
   const legend = legendOf(rows).filter((e) => compared.some((r) => r.profile === e.label));
   const title = "Throughput over the baseline's";
-  const caption = "Above the dashed line drafting pays, below it costs. Ratios are paired: same round, same prompts, same concurrency.";
+  const caption = "Above the dashed line a profile is faster than its baseline, below it is slower. Ratios are paired: same round, same prompts, same concurrency.";
   return figure(id, title, caption, (size) =>
     overConcurrency(title, compared, legend, size, "ratio", (r) => r.ratio?.median ?? null, (r) => (r.ratio !== null && Number.isFinite(r.ratio.low) ? { low: r.ratio.low, high: r.ratio.high } : null), 1),
   );
