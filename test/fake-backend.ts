@@ -14,6 +14,8 @@ export interface FakeOptions {
   readonly nRollback?: number;
   readonly nVocab?: number;
   readonly nHeads?: number;
+  /** A second target context that cannot roll back. */
+  readonly hasPlain?: boolean;
   readonly sampling?: SlotSampling;
   readonly isAsynchronous?: boolean;
   /** The text: the token that follows a history. */
@@ -49,7 +51,7 @@ export interface DecodeLog {
   readonly nForwards: number;
 }
 
-class FakeContext implements DecodeContext {
+export class FakeContext implements DecodeContext {
   readonly limits: ContextLimits;
   readonly rows: Rows;
   readonly nVocab: number;
@@ -237,16 +239,19 @@ class FakeContext implements DecodeContext {
 export interface FakeBackend extends Backend {
   readonly log: DecodeLog[];
   readonly target: FakeContext;
+  readonly plainTarget: FakeContext | undefined;
 }
 
 export function createFakeBackend(options: FakeOptions = {}): FakeBackend {
   const log: DecodeLog[] = [];
   const target = new FakeContext("target", options, log);
+  const plainTarget = options.hasPlain === true ? new FakeContext("target", { ...options, nRollback: 0 }, log) : undefined;
   const heads = Array.from({ length: options.nHeads ?? 1 }, () => new FakeContext("head", options, log));
   const eog = options.endOfGeneration ?? target.nVocab - 1;
   return {
     log,
     target,
+    plainTarget,
     heads,
     description: { device: "script", library: "fake", modelPath: "fake.gguf", headPaths: [], isAsynchronous: options.isAsynchronous ?? false },
     createGrammar: () => ({ allows: () => true, mask: () => {}, accept: () => {}, close: () => {} }),
@@ -254,6 +259,7 @@ export function createFakeBackend(options: FakeOptions = {}): FakeBackend {
     tokenBytes: (token) => new TextEncoder().encode(String.fromCharCode(97 + (token % 26))),
     close: () => {
       target.close();
+      plainTarget?.close();
       for (const head of heads) head.close();
     },
   };

@@ -49,6 +49,7 @@ const speculationFields = {
   specDraftTopP: z.number().min(0).max(1).default(1).meta({ description: "draft sampling: top p; 1 off", placeholder: "P" }),
   specDraftTemp: z.number().min(0).default(0).meta({ description: "draft sampling: temperature; 0 greedy", placeholder: "T" }),
   specGate: z.enum(["adaptive", "fixed"]).default("adaptive").meta({ description: "draft length of a step: by measured cost and acceptance, or always n-max" }),
+  specPlainContext: z.boolean().default(true).meta({ description: "adaptive gate, recurrent models: a second target context without rollback for steps that draft nothing; off saves its KV and state memory, and such steps cost some percent more" }),
   specVerify: z.enum(["batched", "sequential", "by-depth"]).default("batched").meta({ description: "how drafts are verified; sequential equals plain decoding of the sequence alone" }),
   specCatchup: z
     .enum(["fused", "immediate", "deferred", "deferred-batched"])

@@ -108,6 +108,8 @@ export class DecodeError extends Error {
 /** One target and its draft heads. One head drafts every position; several draft one position each. */
 export interface Backend {
   readonly target: DecodeContext;
+  /** A context of the same model without rollback, where that makes plain steps cheaper. */
+  readonly plainTarget?: DecodeContext | undefined;
   readonly heads: readonly DecodeContext[];
   readonly description: BackendDescription;
   /** A GBNF grammar as a state that follows one request's tokens. @throws {UserError} when the grammar does not parse. */

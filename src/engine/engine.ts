@@ -18,12 +18,16 @@ import type { PrefillChunk } from "./prefill-plan.ts";
 import type { EngineInfo, EngineSnapshot, GenerateRequest } from "./request.ts";
 import { Planner } from "./planner.ts";
 import type { Sequence } from "./sequence.ts";
+import { ShadowDrafts } from "./shadow-drafts.ts";
 import { Slots } from "./slots.ts";
 import { StepMeter } from "./step-meter.ts";
+import { TargetPair } from "./target-pair.ts";
 import { TargetSampler } from "./target-sampler.ts";
+import { Tier } from "./tier.ts";
 import { EngineTotals } from "./totals.ts";
 import type { TraceSink } from "./trace.ts";
 import { Verifier } from "./verifier.ts";
+import { drawAcceptance } from "./verify.ts";
 
 export interface EngineDependencies {
   readonly backend: Backend;
@@ -45,6 +49,8 @@ export class Engine implements EngineLoop {
   totals: EngineTotals;
   readonly meter: StepMeter;
   readonly planner: Planner;
+  readonly tier: Tier;
+  readonly #shadow = new ShadowDrafts();
   readonly #backend: Backend;
   readonly #target: DecodeContext;
   readonly #config: EngineConfig;
@@ -54,15 +60,18 @@ export class Engine implements EngineLoop {
   readonly #clock: () => number;
   readonly #memory: NonNullable<EngineDependencies["memory"]>;
   readonly #hasHead: boolean;
+  readonly #rng: Rng;
 
   constructor(dependencies: EngineDependencies) {
     const { backend, config } = dependencies;
     this.#backend = backend;
-    this.#target = backend.target;
+    const pair = backend.plainTarget === undefined ? undefined : new TargetPair(backend.target, backend.plainTarget);
+    this.#target = pair ?? backend.target;
     this.#config = config;
     this.#clock = dependencies.clock ?? (() => performance.now());
     this.#memory = dependencies.memory ?? (() => ({ rssBytes: 0, deviceUsedBytes: undefined }));
     this.#drafter = dependencies.drafter ?? createDrafter(backend, config, this.#clock);
+    this.#rng = new Rng(config.seed);
     this.#hasHead = this.#drafter !== undefined && backend.heads.length > 0;
     const { limits, nEmbd } = this.#target;
     const nMax = this.#drafter === undefined ? 0 : config.nMax;
@@ -71,7 +80,7 @@ export class Engine implements EngineLoop {
     this.totals = new EngineTotals(nMax);
     this.gate = new Gate({ mode: config.gate, nMax });
     this.slots = new Slots({
-      backend,
+      backend: { ...backend, target: this.#target },
       config,
       drafter: this.#drafter,
       shape: { nCtxSeq, nMax, nRingRows: this.#hasHead ? Math.min(config.nRingRows, nCtxSeq) : 0, nEmbd },
@@ -79,7 +88,8 @@ export class Engine implements EngineLoop {
       sink: dependencies.sink,
       clock: this.#clock,
     });
-    this.planner = new Planner({ slots: this.slots, gate: this.gate, limits, config, clock: this.#clock });
+    this.tier = new Tier(pair, this.#clock);
+    this.planner = new Planner({ slots: this.slots, gate: this.gate, target: this.#target, config, clock: this.#clock });
     if (this.#hasHead) this.#target.setHiddenOutput(true);
     this.#sampler = new TargetSampler(this.#target);
     this.#verifier = this.#createVerifier();
@@ -89,7 +99,7 @@ export class Engine implements EngineLoop {
       verifyTimes: this.#verifier.times,
       draftTimes: this.#drafter?.times,
       trace: dependencies.trace,
-      splitOptions: { nUbatch: limits.nUbatch, isUnified: limits.nCtxSeq === limits.nCells, nKeepTail: Number.isFinite(limits.nRollback) && limits.nRollback > 0 ? limits.nRollback + 1 : 0 },
+      target: this.#target,
     });
     const { device, library, modelPath, headPaths } = backend.description;
     const { loadMs = 0, loadedBytes = 0 } = dependencies;
@@ -106,6 +116,7 @@ export class Engine implements EngineLoop {
 
   step(): boolean {
     this.slots.admit();
+    this.#chooseTier();
     const plan = this.planner.plan();
     switch (plan.kind) {
       case "idle":
@@ -127,6 +138,21 @@ export class Engine implements EngineLoop {
     return true;
   }
 
+  /** Hidden rows are not even read while no number of sequences could win by drafting. */
+  #chooseTier(): void {
+    const { running } = this.slots;
+    if (!this.tier.hasPlain || running.length === 0) return;
+    const prefilling = this.slots.inPhase("prefill");
+    if (this.#hasHead && running.length === prefilling.length && prefilling.every((s) => s.nPast === 0)) {
+      const { canPay } = this.gate;
+      this.#target.setHiddenOutput(canPay);
+      this.#verifier.keepsHidden = canPay;
+    }
+    this.gate.rollingRatio = this.tier.rollingRatio;
+    this.tier.choose(this.gate.plainGain(running.length), this.meter.totalMs, running);
+    this.gate.zeroFactor = this.tier.zeroFactor;
+  }
+
   /** Reads `chunk.length` prompt rows of each member; a member whose prompt is complete gets its first token. */
   #prefill(chunk: PrefillChunk): void {
     const prefilling = this.slots.inPhase("prefill");
@@ -134,7 +160,7 @@ export class Engine implements EngineLoop {
     const nWaiting = prefilling.length;
     const seqs = chunk.members.map((i) => prefilling[i] as Sequence);
     this.meter.begin("prefill", seqs, chunk.length, 0, "prompt");
-    const fresh = this.#guard(seqs, () => this.#verifier.readPrompt(seqs, chunk.length, this.#hasHead));
+    const fresh = this.#guard(seqs, () => this.#verifier.readPrompt(seqs, chunk.length));
     if (fresh === undefined) return;
     this.slots.noteServed(seqs, this.totals.nSteps + 1);
     for (const [i, seq] of seqs.entries()) {
@@ -158,20 +184,29 @@ export class Engine implements EngineLoop {
   /** One step of every decoding sequence: its pending token and the same number of drafts for all. */
   #decode(): void {
     const seqs = [...this.slots.inPhase("decode")];
-    const wanted = this.#drafter === undefined ? 0 : this.gate.choose(seqs.length, draftCap(seqs));
+    const chosen = this.#drafter === undefined ? 0 : this.gate.choose(seqs.length, draftCap(seqs));
+    const wanted = this.tier.isPlain ? 0 : chosen;
     this.meter.begin("decode", seqs, wanted + 1, wanted, this.#drafter === undefined ? "no head" : this.gate.reason);
+    const isShadowed = this.tier.isPlain && chosen > 0 && this.gate.isProbing && this.#verifier.keepsHidden && !this.#shadow.isOpen;
     const nDraft = this.#guard(seqs, () => {
-      const n = wanted > 0 ? (this.#drafter as Drafter).draft(seqs, wanted) : 0;
+      const drafter = this.#drafter as Drafter;
+      const n = wanted > 0 ? drafter.draft(seqs, wanted) : 0;
+      if (isShadowed) this.#shadow.start(seqs, drafter.draft(seqs, chosen));
       this.meter.drafted(n);
       this.#verifier.run(seqs, n);
       return n;
     });
     if (nDraft === undefined) return;
     if (nDraft > 0) this.#drafter?.afterVerify(seqs);
+    if (this.#shadow.isOpen) this.#shadow.settle((n, nAccepted) => this.#noteShadow(n, nAccepted));
     for (const seq of seqs) this.slots.emit(seq);
     this.meter.end();
-    if (nDraft === 0) this.#drafter?.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
-    this.gate.endStep(seqs.length, nDraft, this.meter.isSteady ? this.meter.totalMs : undefined);
+    if (nDraft === 0 && this.#verifier.keepsHidden) this.#drafter?.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
+    // A step without drafts in the rolling context is not what one costs in the plain context.
+    const isTypical = this.meter.isSteady && !isShadowed;
+    const isRollingZero = nDraft === 0 && this.tier.hasPlain && !this.tier.isPlain;
+    if (isTypical && isRollingZero && this.gate.table !== undefined) this.tier.noteRolling(this.meter.totalMs / this.gate.table.stepMs(seqs.length, 0));
+    this.gate.endStep(seqs.length, nDraft, isTypical && !isRollingZero ? this.meter.totalMs : undefined);
     this.planner.noteDecode(this.meter.totalMs, nDraft);
     this.totals.nSteps++;
     this.totals.decodeMs += this.meter.totalMs;
@@ -180,8 +215,13 @@ export class Engine implements EngineLoop {
     this.totals.stepsAtK[nDraft] = (this.totals.stepsAtK[nDraft] ?? 0) + 1;
   }
 
+  /** Acceptance that a probe learned without verifying; synthetic rates replace the comparison as they do in a verify. */
+  #noteShadow(nDraft: number, nAccepted: number): void {
+    const rates = this.#config.syntheticRates;
+    this.gate.note(nDraft, rates === undefined ? nAccepted : drawAcceptance(rates, nDraft, this.#rng.uniform()));
+  }
+
   #createVerifier(): Verifier {
-    const rng = new Rng(this.#config.seed);
     const rates = this.#config.syntheticRates;
     return new Verifier(
       this.#target,
@@ -201,7 +241,7 @@ export class Engine implements EngineLoop {
           this.totals.draft.add(nDraft, nAccepted);
           this.gate.note(nDraft, nAccepted);
         },
-        synthetic: rates === undefined ? undefined : { rates, uniform: () => rng.uniform() },
+        synthetic: rates === undefined ? undefined : { rates, uniform: () => this.#rng.uniform() },
         clock: this.#clock,
       },
       this.#hasHead,

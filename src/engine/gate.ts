@@ -26,6 +26,9 @@ export type GateReason = "fixed" | "best" | "hold" | "probe" | "cannot-pay" | "i
 export class Gate {
   acceptance: AcceptanceEstimate;
   reason: GateReason = "fixed";
+  /** Time of a step at length 0 over the table's, in the context that decodes now, and in one that can roll back. */
+  zeroFactor = 1;
+  rollingRatio = 1;
   #table: CostTable | undefined;
   readonly #options: Required<GateOptions>;
   /** Length in force outside of probes. */
@@ -66,6 +69,30 @@ export class Gate {
     return (this.#forced ?? this.#current) > 0 || this.#probe !== undefined;
   }
 
+  /** True while drafts are made to learn about acceptance, not to win time. */
+  get isProbing(): boolean {
+    return this.#probe !== undefined;
+  }
+
+  /**
+   * By what share `nSeqs` sequences are faster without drafts in the context that the table's length 0 was measured in
+   * than by the best that this one offers; negative when drafting wins.
+   */
+  plainGain(nSeqs: number): number {
+    if (this.#forced !== undefined) return this.#forced === 0 ? 1 : -1;
+    if (this.#options.mode === "fixed" || this.#table === undefined) return -1;
+    let other = 0;
+    for (let k = 1; k <= this.#options.nMax; k++) other = Math.max(other, this.rate(nSeqs, k));
+    const plain = nSeqs / this.#table.stepMs(nSeqs, 0);
+    return plain / Math.max(other, plain / this.rollingRatio) - 1;
+  }
+
+  /** Whether any number of sequences could win by drafts that are all accepted. */
+  get canPay(): boolean {
+    if (this.#options.mode === "fixed" || this.#table === undefined || this.#forced !== undefined) return true;
+    return this.#table.nSeqs.some((n) => this.#probeLength(n) > 0);
+  }
+
   /**
    * Draft length of the next step. Hot: allocates nothing but a probe's record.
    * @param nSeqs sequences that decode, at least 1
@@ -104,27 +131,30 @@ export class Gate {
 
   /** Expected tokens per millisecond of the batch at length k. */
   rate(nSeqs: number, k: number): number {
-    return (nSeqs * this.acceptance.expectedTokens(k)) / (this.#table as CostTable).stepMs(nSeqs, k);
+    return (nSeqs * this.acceptance.expectedTokens(k)) / ((this.#table as CostTable).stepMs(nSeqs, k) * (k === 0 ? this.zeroFactor : 1));
   }
 
   #adopt(nSeqs: number): void {
-    const { nMax, hysteresis, horizonSteps } = this.#options;
+    const { hysteresis, horizonSteps } = this.#options;
     const table = this.#table as CostTable;
-    let best = 0;
-    let bestRate = this.rate(nSeqs, 0);
-    for (let k = 1; k <= nMax; k++) {
-      const rate = this.rate(nSeqs, k);
-      if (rate > bestRate) [best, bestRate] = [k, rate];
-    }
+    const best = this.#best(nSeqs);
     this.reason = "hold";
     if (best === this.#current) return;
     const currentRate = this.rate(nSeqs, this.#current);
     const price = table.changeMs / (horizonSteps * table.stepMs(nSeqs, best));
-    if (bestRate > currentRate * (1 + hysteresis + price) || nSeqs !== this.#lastNSeqs) {
+    if (this.rate(nSeqs, best) > currentRate * (1 + hysteresis + price) || nSeqs !== this.#lastNSeqs) {
       this.reason = "best";
       this.#current = best;
       if (best > 0) this.#probeAfter = this.#options.minProbeSteps;
     }
+  }
+
+  #best(nSeqs: number): number {
+    let best = 0;
+    for (let k = 1; k <= this.#options.nMax; k++) {
+      if (this.rate(nSeqs, k) > this.rate(nSeqs, best)) best = k;
+    }
+    return best;
   }
 
   #maybeProbe(nSeqs: number): void {
@@ -138,6 +168,7 @@ export class Gate {
       return;
     }
     this.reason = "probe";
+    this.#stepsAtZero = 0;
     this.acceptance.weakenTo(4);
     this.#probe = { k, nDrafted: 0, nAccepted: 0 };
   }

@@ -2,7 +2,7 @@
  * Gathers what the scheduler's decision needs and keeps the account it rests on: how long steps take, and how much
  * prefill time the running streams are owed. The decision itself is `schedule`.
  */
-import type { ContextLimits } from "./backend.ts";
+import type { DecodeContext } from "./backend.ts";
 import type { EngineConfig } from "./config.ts";
 import type { Gate } from "./gate.ts";
 import { schedule, type Plan } from "./scheduler.ts";
@@ -21,7 +21,7 @@ const unknownShare = 0.5;
 export interface PlannerDependencies {
   readonly slots: Slots;
   readonly gate: Gate;
-  readonly limits: ContextLimits;
+  readonly target: DecodeContext;
   readonly config: EngineConfig;
   readonly clock: () => number;
 }
@@ -41,11 +41,11 @@ export class Planner {
   }
 
   plan(): Plan {
-    const { slots, gate, limits, config, clock } = this.#d;
+    const { slots, gate, target, config, clock } = this.#d;
     const prefilling = slots.inPhase("prefill");
     const decoding = slots.inPhase("decode");
     const nDecoding = decoding.length;
-    const { nUbatch, nRows, nRollback } = limits;
+    const { nUbatch, nRows, nRollback } = target.limits;
     const now = clock();
     const { baseMs, rowMs } = this.prefillCost;
     const pauseMs = maxPauseSteps * this.#stepMs;

@@ -39,6 +39,7 @@ export class Slots {
   /** Replaced when the engine starts its counters anew. */
   totals: EngineTotals;
   readonly #byPhase: Record<SequencePhase, Sequence[]> = { idle: [], prefill: [], decode: [] };
+  readonly #running: number[] = [];
   readonly #cache: PromptCache | undefined;
   #isStale = true;
   #queue: Waiting[] = [];
@@ -67,13 +68,25 @@ export class Slots {
 
   /** Sequences in a phase, by slot. The array is reused: do not keep it over a change of phase. */
   inPhase(phase: SequencePhase): readonly Sequence[] {
-    if (this.#isStale) {
-      for (const list of Object.values(this.#byPhase)) list.length = 0;
-      for (const seq of this.sequences) this.#byPhase[seq.phase].push(seq);
-      this.#byPhase.prefill.sort(byUrgency);
-      this.#isStale = false;
-    }
+    if (this.#isStale) this.#sort();
     return this.#byPhase[phase];
+  }
+
+  /** Ids of the slots that have a request. Reused like the lists of `inPhase`. */
+  get running(): readonly number[] {
+    if (this.#isStale) this.#sort();
+    return this.#running;
+  }
+
+  #sort(): void {
+    for (const list of Object.values(this.#byPhase)) list.length = 0;
+    this.#running.length = 0;
+    for (const seq of this.sequences) {
+      this.#byPhase[seq.phase].push(seq);
+      if (seq.phase !== "idle") this.#running.push(seq.slot);
+    }
+    this.#byPhase.prefill.sort(byUrgency);
+    this.#isStale = false;
   }
 
   submit(request: GenerateRequest): boolean {

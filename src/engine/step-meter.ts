@@ -1,7 +1,7 @@
 /**
  * Times one step and writes its trace record. Clocks are read here and in the parts it is given; nowhere else.
  */
-import type { Backend } from "./backend.ts";
+import type { Backend, ContextLimits, DecodeContext } from "./backend.ts";
 import type { DraftTimes } from "./drafters/drafter.ts";
 import type { Sequence } from "./sequence.ts";
 import { predictForwards, type SplitOptions } from "./split.ts";
@@ -14,7 +14,11 @@ export interface StepMeterOptions {
   readonly verifyTimes: VerifyTimes;
   readonly draftTimes: DraftTimes | undefined;
   readonly trace: TraceSink | undefined;
-  readonly splitOptions: SplitOptions;
+  readonly target: DecodeContext;
+}
+
+function splitOptionsOf({ nUbatch, nCtxSeq, nCells, nRollback }: ContextLimits): SplitOptions {
+  return { nUbatch, isUnified: nCtxSeq === nCells, nKeepTail: Number.isFinite(nRollback) && nRollback > 0 ? nRollback + 1 : 0 };
 }
 
 export class StepMeter {
@@ -69,9 +73,9 @@ export class StepMeter {
   }
 
   end(): void {
-    const shape = `${this.#kind} ${this.#shape} x ${this.#width}`;
+    const shape = `${this.#kind} ${this.#shape} x ${this.#width} ${this.#o.target.limits.nRollback}`;
     this.totalMs = this.#o.clock() - this.#startMs;
-    const { nReusedGraphs } = this.#o.backend.target.counters();
+    const { nReusedGraphs } = this.#o.target.counters();
     const isReused = nReusedGraphs > this.#nReused;
     this.#nReused = nReusedGraphs;
     this.#hasReuse ||= isReused;
@@ -82,11 +86,11 @@ export class StepMeter {
   }
 
   #record(trace: TraceSink): void {
-    const { backend, verifyTimes, draftTimes, splitOptions } = this.#o;
-    const reusedTarget = backend.target.counters().nReusedGraphs;
+    const { backend, target, verifyTimes, draftTimes } = this.#o;
+    const reusedTarget = target.counters().nReusedGraphs;
     const reusedHead = backend.heads.reduce((n, head) => n + head.counters().nReusedGraphs, 0);
     const slots = this.#shape.split(",").map((slot): [number, number] => [Number(slot), this.#width]);
-    const nForwards = verifyTimes.nDecodes > 1 ? verifyTimes.nDecodes : predictForwards(slots, splitOptions).length;
+    const nForwards = verifyTimes.nDecodes > 1 ? verifyTimes.nDecodes : predictForwards(slots, splitOptionsOf(target.limits)).length;
     const processMs = draftTimes?.processMs ?? 0;
     const generateMs = draftTimes?.generateMs ?? 0;
     const record: StepRecord = {

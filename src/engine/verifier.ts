@@ -40,7 +40,8 @@ export class Verifier {
   readonly #target: DecodeContext;
   readonly #mode: VerifyMode;
   readonly #hooks: VerifyHooks;
-  readonly #keepsHidden: boolean;
+  /** Whether the target's hidden rows are kept for a head. */
+  keepsHidden: boolean;
   // State of the sequence under verification, so that no closure is made per token.
   #seq: Sequence | undefined;
   #firstRow = 0;
@@ -51,7 +52,7 @@ export class Verifier {
     this.#target = target;
     this.#mode = mode;
     this.#hooks = hooks;
-    this.#keepsHidden = keepsHidden;
+    this.keepsHidden = keepsHidden;
   }
 
   /** Decodes and verifies the pending token and `nDraft` drafts of every sequence. */
@@ -65,7 +66,7 @@ export class Verifier {
    * Reads `length` prompt rows of each sequence in one decode; the row of a prompt's last token is an output. A prompt
    * that ends earlier is padded with its last token and rolled back. Returns where the hidden rows lie.
    */
-  readPrompt(seqs: readonly Sequence[], length: number, keepHidden: boolean): ReadonlyMap<Sequence, FreshHidden> {
+  readPrompt(seqs: readonly Sequence[], length: number): ReadonlyMap<Sequence, FreshHidden> {
     const { rows } = this.#target;
     rows.n = 0;
     for (const seq of seqs) {
@@ -76,7 +77,7 @@ export class Verifier {
     }
     this.#decode();
     const fresh = new Map<Sequence, FreshHidden>();
-    const view = keepHidden ? this.#target.hiddenAll() : undefined;
+    const view = this.keepsHidden ? this.#target.hiddenAll() : undefined;
     for (const [i, seq] of seqs.entries()) {
       const nRead = Math.min(length, seq.nPrefillLeft);
       if (view !== undefined) {
@@ -98,7 +99,7 @@ export class Verifier {
       for (let i = 0; i < nDraft; i++) this.#addRow(seq, seq.draft[i] as number, seq.nPast + 1 + i);
     }
     this.#decode();
-    const hidden = this.#keepsHidden ? this.#target.hiddenAll() : undefined;
+    const hidden = this.keepsHidden ? this.#target.hiddenAll() : undefined;
     for (let i = 0; i < seqs.length; i++) {
       const seq = seqs[i] as Sequence;
       const nAccepted = this.#verifyRows(seq, i * width, Math.min(nDraft, seq.nMax));
@@ -134,7 +135,7 @@ export class Verifier {
       rows.n = 0;
       for (const seq of open) this.#addRow(seq, seq.tokens[seq.nPast] as number, seq.nPast);
       this.#decode();
-      const hidden = this.#keepsHidden ? this.#target.hiddenAll() : undefined;
+      const hidden = this.keepsHidden ? this.#target.hiddenAll() : undefined;
       const next: Sequence[] = [];
       for (let i = 0; i < open.length; i++) {
         const seq = open[i] as Sequence;

@@ -39,6 +39,8 @@ export interface BackendOptions {
   readonly kvUnified?: boolean;
   /** Most draft tokens a step. Fixes the rollback snapshots and output rows of the target. */
   readonly nMax?: number;
+  /** A second target context without rollback snapshots, where those cost something (recurrent models, nMax > 0). */
+  readonly plainTarget?: boolean;
   /** How slots are sampled; `nHostSlots` more sequences after them keep all logits. */
   readonly targetSampling?: SlotSampling;
   readonly nHostSlots?: number;
@@ -63,6 +65,7 @@ export interface BackendOptions {
 
 export interface LlamaBackend extends Backend, Disposable {
   readonly target: LlamaContext;
+  readonly plainTarget: LlamaContext | undefined;
   readonly heads: readonly LlamaContext[];
   readonly vocab: Vocab;
 }
@@ -100,10 +103,12 @@ export function createBackend(options: BackendOptions): LlamaBackend {
     const headModels = isInFile ? [model] : headFacts.map((facts) => keep(loadModel(llama, facts.path, modelOptions(options, facts, true))));
     const plan = planContexts(options, model, headModels.length);
     const target = keep(createContext(model, plan.target));
+    const plainTarget = plan.plainTarget === undefined ? undefined : keep(createContext(model, plan.plainTarget));
     const heads = headModels.map((head, i) => keep(createContext(head, plan.heads[i] as ContextOptions)));
     const vocab = new Vocab(model, false);
     return {
       target,
+      plainTarget,
       heads,
       vocab,
       description: describe(options, model),
@@ -132,11 +137,12 @@ function modelOptions(options: BackendOptions, facts: ModelFacts, loadMtp: boole
 
 export interface ContextPlan {
   readonly target: ContextOptions;
+  readonly plainTarget: ContextOptions | undefined;
   readonly heads: readonly ContextOptions[];
 }
 
 /** Pure but for the thread count: sizes of every context from the options. */
-export function planContexts(options: BackendOptions, model: { readonly nCtxTrain: number }, nHeads: number): ContextPlan {
+export function planContexts(options: BackendOptions, model: { readonly nCtxTrain: number; readonly isRecurrent: boolean }, nHeads: number): ContextPlan {
   const { nSlots, nMax = 0, nHostSlots = 0, nScratchSeq = 1, kvUnified = true } = options;
   const nSeq = nSlots + nHostSlots;
   const asked = options.ctxSize ?? 0;
@@ -168,6 +174,7 @@ export function planContexts(options: BackendOptions, model: { readonly nCtxTrai
     isDraft: false,
     hiddenRows: nHeads > 0 ? "all" : "none",
   };
+  const plainTarget = options.plainTarget === true && model.isRecurrent && nMax > 0 ? { ...target, nRollback: 0, nOutputsPerSeq: options.nOutputsPerSeq ?? 1 } : undefined;
   const draftSlots = Array.from({ length: nSeq + nScratchSeq }, (): SlotSampling => options.draftSampling ?? "host");
   const heads = Array.from({ length: nHeads }, (_, i): ContextOptions => {
     const feedsNext = i + 1 < nHeads;
@@ -182,7 +189,7 @@ export function planContexts(options: BackendOptions, model: { readonly nCtxTrai
       hiddenRows: "all",
     };
   });
-  return { target, heads };
+  return { target, plainTarget, heads };
 }
 
 function describe(options: BackendOptions, model: Model): BackendDescription {

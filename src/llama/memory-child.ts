@@ -20,6 +20,7 @@ function estimate(options: BackendOptions): MemoryEstimate {
     const headModels = isInFile ? [model] : heads.map((facts) => loadModel(llama, facts.path, { facts, loadMtp: true, noAlloc: true, device, gpuLayers }));
     const plan = planContexts(options, model, headModels.length);
     createContext(model, plan.target);
+    if (plan.plainTarget !== undefined) createContext(model, plan.plainTarget);
     headModels.forEach((head, i) => createContext(head, plan.heads[i] as ContextOptions));
   });
   const contexts = parseContextMemory(lines);

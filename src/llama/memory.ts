@@ -19,7 +19,7 @@ export interface ContextMemory {
 export interface MemoryEstimate {
   /** Tensors that are loaded, target and heads. */
   readonly weightBytes: number;
-  /** The target's context, then one for each head. */
+  /** The target's context, its plain one where there are two, then one for each head. */
   readonly contexts: readonly ContextMemory[];
   readonly totalBytes: number;
 }

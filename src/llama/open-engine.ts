@@ -59,6 +59,7 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
     // Exact verification needs attention that does not see other sequences' cells.
     kvUnified: options.kvUnified,
     nMax: isSpeculative ? options.specDraftNMax : 0,
+    plainTarget: isSpeculative && options.specGate === "adaptive" && options.specPlainContext,
     targetSampling: slotSampling(options.sampling, gpus.length > 0, "device-top-k"),
     draftSampling: slotSampling(options.specDraftSampling, gpus.length > 0, options.specDraftTemp > 0 || options.specDraftPMin > 0 ? "device-top-k" : "device-greedy"),
     nHostSlots: options.hostSlots ?? (slotSampling(options.sampling, gpus.length > 0, "device-top-k") === "host" ? 0 : 1),

@@ -2,7 +2,7 @@
 import { describe, expect, test } from "vitest";
 import { planPrefillChunk } from "../../src/engine/prefill-plan.ts";
 import fc from "fast-check";
-import { runVirtual } from "./virtual-h200.ts";
+import { h200Table, plainFactor, runVirtual } from "./virtual-h200.ts";
 
 const rates = [0.947, 0.812, 0.65];
 const load = { concurrency: 16, nRequests: 96, maxTokens: 128 };
@@ -13,9 +13,9 @@ describe("sixteen streams on a virtual H200", () => {
   const hasty = runVirtual({ nMax: 2, gate: "fixed", pad: true, prefillWaitMs: 0 }, load, () => rates, { isPinned: true });
   const gated = runVirtual({ gate: "adaptive", pad: true, prefillWaitMs: 100 }, load, () => rates, { isPinned: true });
 
-  test("drafting beats plain decoding, and the gate does not lose to it", () => {
-    expect(drafted.tokPerSec).toBeGreaterThan(plain.tokPerSec * 1.02);
-    expect(gated.tokPerSec).toBeGreaterThan(plain.tokPerSec);
+  test("drafting does not lose to plain decoding without snapshots, prompts included; nor does the gate", () => {
+    expect(drafted.tokPerSec).toBeGreaterThan(plain.tokPerSec);
+    expect(gated.tokPerSec).toBeGreaterThan(plain.tokPerSec * 0.98);
   });
 
   test("reading prompts together pays, and nobody waits long for it", () => {
@@ -45,4 +45,39 @@ test("every prefill plan ends: chunks of equal length within the limits, padding
     }),
     { numRuns: 300 },
   );
+});
+
+describe("two contexts of the target on the virtual H200", () => {
+  const table = { ...h200Table, stepMs: h200Table.stepMs.map((row) => row.map((ms, k) => ms * (k === 0 ? plainFactor : 1))) };
+  const load = (concurrency: number) => ({ concurrency, nRequests: concurrency * 6, maxTokens: 256, maxTokensSpread: 100 });
+
+  test.each([
+    [1, [0.01, 0, 0]],
+    [4, [0.01, 0, 0]],
+    [8, [0.9, 0.6, 0.3]],
+    [16, [0.5, 0.3, 0.1]],
+  ] as const)("%i streams, rates %j: where drafting does not pay, probes and the head's upkeep cost at most 3%% of plain decoding without a head", (concurrency, rates) => {
+    const plain = runVirtual({ nMax: 0, prefillWaitMs: 100 }, load(concurrency), () => rates, { isPinned: true });
+    const gated = runVirtual({ gate: "adaptive", pad: true, prefillWaitMs: 100 }, load(concurrency), () => rates, { isPinned: true, hasPlain: true, table });
+    expect(gated.tokPerSec / plain.tokPerSec).toBeGreaterThan(0.97);
+  });
+
+  test.each([
+    [1, 1.4],
+    [4, 1.1],
+    [8, 1.02],
+    [16, 1.01],
+  ])("%i streams, good drafts: %f times plain decoding or more", (concurrency, gain) => {
+    const plain = runVirtual({ nMax: 0, prefillWaitMs: 100 }, load(concurrency), () => rates, { isPinned: true });
+    const gated = runVirtual({ gate: "adaptive", pad: true, prefillWaitMs: 100 }, load(concurrency), () => rates, { isPinned: true, hasPlain: true, table });
+    expect(gated.tokPerSec / plain.tokPerSec).toBeGreaterThan(gain);
+  });
+
+  test("drafting that begins to pay in mid-run is found and taken up", () => {
+    const good = [0.95, 0.81, 0.65] as const;
+    const bad = [0.01, 0, 0] as const;
+    const run = runVirtual({ gate: "adaptive", pad: true, prefillWaitMs: 100 }, { concurrency: 1, nRequests: 12, maxTokens: 1000 }, (step) => (step < 3000 ? bad : good), { isPinned: true, hasPlain: true, table });
+    const nLater = run.stepsAtK.reduce((a, b) => a + b, 0) - 3000;
+    expect(run.stepsAtK.slice(1).reduce((a, b) => a + b, 0)).toBeGreaterThan(0.85 * nLater);
+  });
 });

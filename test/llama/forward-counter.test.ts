@@ -49,7 +49,7 @@ describe.each([true, false])("forwards of a decode, unified KV %s", (kvUnified) 
         for (let seq = 0; seq < 4; seq++) backend.target.clear(seq);
         expect(decode(backend.target, lengths)).toEqual(predict(lengths));
       }),
-      { numRuns: 60, seed: 7 },
+      { numRuns: Number(process.env["FORETOKEN_PROPERTY_RUNS"] ?? 60), seed: 7 },
     );
   });
 

@@ -1,0 +1,70 @@
+/**
+ * Which of the target's two contexts decodes: the plain one where drafting does not pay, the rolling one where it does.
+ *
+ * Between requests a change is free. While sequences run it copies their states, so it waits until what the other context
+ * would have saved by now is as much as the copies cost: the rule of the ski rental, never worse than twice the best.
+ * Without a pair this is a constant.
+ */
+import type { TargetPair } from "./target-pair.ts";
+
+const ratioRate = 0.05;
+
+export class Tier {
+  readonly #pair: TargetPair | undefined;
+  readonly #clock: () => number;
+  /** Copying one state; a guess until the first was copied. */
+  #msPerMove = 5;
+  /** What the other context would have saved since the last change. */
+  #regretMs = 0;
+  /** What a step without drafts costs in the rolling context, over the plain one. */
+  #rollingRatio = 1.05;
+
+  constructor(pair: TargetPair | undefined, clock: () => number) {
+    this.#pair = pair;
+    this.#clock = clock;
+  }
+
+  /** True while decodes cannot roll back, so that nothing can be drafted. */
+  get isPlain(): boolean {
+    return this.#pair?.isPlain ?? false;
+  }
+
+  get hasPlain(): boolean {
+    return this.#pair !== undefined;
+  }
+
+  get rollingRatio(): number {
+    return this.#pair === undefined ? 1 : this.#rollingRatio;
+  }
+
+  /** What a step without drafts costs here, over the plain context. */
+  get zeroFactor(): number {
+    return this.isPlain ? 1 : this.rollingRatio;
+  }
+
+  /** A step without drafts in the rolling context took `ratio` of what it takes in the plain one. */
+  noteRolling(ratio: number): void {
+    this.#rollingRatio += ratioRate * (Math.min(1.5, Math.max(1, ratio)) - this.#rollingRatio);
+  }
+
+  /**
+   * Before a step. `plainGain`: by what share the plain context would be faster for what runs now; negative when drafting is.
+   * `slots` are those of running requests; all move together, or none.
+   */
+  choose(plainGain: number, lastStepMs: number, slots: readonly number[]): void {
+    const pair = this.#pair;
+    if (pair === undefined || plainGain === 0) return;
+    const gain = pair.isPlain ? -plainGain : plainGain;
+    this.#regretMs = Math.max(0, this.#regretMs + gain * lastStepMs);
+    if (gain < 0) return;
+    let nHeld = 0;
+    for (const slot of slots) if (pair.lastPosition(slot) >= 0) nHeld++;
+    if (nHeld * this.#msPerMove > this.#regretMs) return;
+    this.#regretMs = 0;
+    pair.use(!pair.isPlain);
+    if (nHeld === 0) return;
+    const startMs = this.#clock();
+    pair.moveToActive(slots);
+    this.#msPerMove = (this.#clock() - startMs) / nHeld;
+  }
+}
