@@ -32,9 +32,10 @@ export function defineCommand<S extends OptionSchema>(command: Command<S>): Comm
 }
 
 export function helpText(command: Command): string {
-  const positionals = (command.positionals ?? []).map((p) => `<${p}>`);
-  const positionalKeys = new Set((command.positionals ?? []).map((p) => p.replace("...", "")));
   const flags = flagsOf(command.options).filter((f) => !(f.hidden ?? false));
+  const isNeeded = (key: string): boolean => flags.find((f) => f.key === key.replace("...", ""))?.isRequired ?? true;
+  const positionals = (command.positionals ?? []).map((p) => (isNeeded(p) ? `<${p}>` : `[${p}]`));
+  const positionalKeys = new Set((command.positionals ?? []).map((p) => p.replace("...", "")));
   const lines = [`foretoken ${command.name}: ${command.summary}`, "", `usage: foretoken ${[command.name, ...positionals].join(" ")} [flags]`];
   if (command.details !== undefined) lines.push("", command.details);
   const named = flags.filter((f) => !positionalKeys.has(f.key));

@@ -60,12 +60,13 @@ function parse(r: ByteReader): GgufHeader {
 }
 
 function readVersion(r: ByteReader): number {
-  r.require(24, "the GGUF header");
+  r.require(4, "the magic");
   const magic = Buffer.from([r.u8("magic"), r.u8("magic"), r.u8("magic"), r.u8("magic")]);
   if (magic.toString("latin1") !== "GGUF") {
     const hint = magic.toString("latin1").startsWith("<") ? "; this looks like a web page, was the download redirected?" : "";
     r.fail("the magic", `not a GGUF file: it begins with ${quote(magic.toString("latin1"))} instead of "GGUF"${hint}`, 0);
   }
+  r.require(20, "the GGUF header");
   let version = r.u32("the version");
   if (version !== 0 && (version & 0xffff) === 0) {
     r.littleEndian = false;

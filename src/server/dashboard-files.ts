@@ -15,7 +15,7 @@ interface PageFile {
 
 const files: ReadonlyMap<string, PageFile> = new Map([
   ["/", { file: () => own("index.html"), type: "text/html" }],
-  ["/dashboard/style.css", { file: () => own("style.css"), type: "text/css" }],
+  ...["style.css", "charts.css", "chat.css"].map((name): [string, PageFile] => [`/dashboard/${name}`, { file: () => own(name), type: "text/css" }]),
   ...["main.js", "api.js", "charts.js", "chat.js"].map((name): [string, PageFile] => [`/dashboard/${name}`, { file: () => own(name), type: "text/javascript" }]),
   ["/dashboard/uplot.js", { file: () => uplot("uPlot.esm.js"), type: "text/javascript" }],
   ["/dashboard/uplot.css", { file: () => uplot("uPlot.min.css"), type: "text/css" }],

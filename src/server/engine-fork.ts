@@ -2,6 +2,8 @@
 import { fork, type ChildProcess } from "node:child_process";
 import { createRequire } from "node:module";
 import { fileURLToPath } from "node:url";
+import { UserError } from "../util/errors.ts";
+import type { FromEngine } from "./engine-protocol.ts";
 
 /**
  * stdout carries results of the command line, so what native libraries print goes to stderr; `onText` gets a copy.
@@ -30,4 +32,9 @@ function execArgvFor(file: string): string[] {
 export function reasonIn(text: string): string {
   const lines = text.split("\n").map((line) => line.trim()).filter((line) => line !== "");
   return lines.findLast((line) => /GGML_ASSERT|GGML_ABORT|CUDA error|terminate called|what\(\):|\b\w*Error:|out of memory/i.test(line)) ?? lines.at(-1) ?? "";
+}
+
+/** What the first load failed with: the user's to fix when the engine said so, else a bug. */
+export function loadError(message: Extract<FromEngine, { kind: "failed" }>): Error {
+  return message.isUserError ? new UserError(message.message, { exitCode: message.exitCode }) : new Error(message.message);
 }

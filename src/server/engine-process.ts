@@ -16,7 +16,7 @@ import {
 } from "../engine/request.ts";
 import { UserError } from "../util/errors.ts";
 import { silentLogger, type Logger } from "../util/log.ts";
-import { forkEngine, reasonIn } from "./engine-fork.ts";
+import { forkEngine, loadError, reasonIn } from "./engine-fork.ts";
 import type { FromEngine, ToEngine } from "./engine-protocol.ts";
 import { HangWatch } from "./hang-watch.ts";
 import { InFlightRequests } from "./in-flight.ts";
@@ -294,8 +294,4 @@ class ForkedEngine implements EngineProcess {
     for (const resolve of this.#checks.values()) resolve(problem);
     this.#checks.clear();
   }
-}
-
-function loadError(message: Extract<FromEngine, { kind: "failed" }>): Error {
-  return message.isUserError ? new UserError(message.message, { exitCode: message.exitCode }) : new Error(message.message);
 }
