@@ -1,5 +1,5 @@
 /**
- * What a server must survive, on the real model: requests beyond its slots, clients that leave, the end of its engine.
+ * What a server must survive, on the real model: requests beyond its slots, clients that leave, an engine that dies or hangs.
  * Starts `foretoken serve` (built) with the flags given here and prints one JSON line a part; exits 1 when one fails.
  *
  *   npm run build && npm run bench:robustness -- -m model.gguf --parallel 16 [flags of serve]
@@ -14,6 +14,7 @@ import { call, type Json, type Target } from "../test/conformance/client.ts";
 const CONCURRENCY = 16;
 const N_BEYOND = 100;
 const N_DISCONNECTS = 1008;
+const HANG_S = 5;
 const COMPLETIONS = "/v1/completions";
 
 interface Server {
@@ -27,7 +28,7 @@ const sleep = async (ms: number): Promise<void> => new Promise((resolve) => setT
 
 async function startServer(flags: readonly string[]): Promise<Server> {
   const cli = fileURLToPath(new URL("../dist/src/cli.js", import.meta.url));
-  const child = spawn(process.execPath, [cli, "serve", "--port", "0", "--json", ...flags], { stdio: ["ignore", "pipe", "pipe"] });
+  const child = spawn(process.execPath, [cli, "serve", "--port", "0", "--json", "--hang-timeout", String(HANG_S), ...flags], { stdio: ["ignore", "pipe", "pipe"] });
   const log: Json[] = [];
   createInterface({ input: child.stderr }).on("line", (line) => line.startsWith("{") && log.push(JSON.parse(line)));
   for await (const line of createInterface({ input: child.stdout })) {
@@ -102,7 +103,8 @@ async function disconnects({ target }: Server): Promise<object> {
   return { nRequests: N_DISCONNECTS, nLeft, nWhole, counted, ...settled };
 }
 
-async function killEngine({ target, log }: Server): Promise<object> {
+/** Ends the engine under load (SIGKILL) or lets it hang (SIGSTOP), and waits until requests are served again. */
+async function loseEngine({ target, log }: Server, signal: "SIGKILL" | "SIGSTOP"): Promise<object> {
   const pid = log.findLast((line: Json) => line.message === "engine ready").pid as number;
   const outcomes: Record<string, number> = {};
   const running = Array.from({ length: CONCURRENCY }, async (_, i) => {
@@ -112,26 +114,32 @@ async function killEngine({ target, log }: Server): Promise<object> {
   });
   while (nBusy(await status(target)) < CONCURRENCY) await sleep(10);
   const startMs = performance.now();
-  process.kill(pid, "SIGKILL");
-  let n503 = 0;
-  for (;;) {
-    assert.ok([200, 503].includes((await call(target, "/health")).status), "HTTP is not alive");
-    const answer = await call(target, COMPLETIONS, { prompt: "def h(z):", max_tokens: 1 });
-    if (answer.status === 200) break;
-    assert.ok(answer.status === 503 && Number(answer.headers.get("retry-after")) > 0, answer.text);
-    n503++;
-    await sleep(10);
-  }
+  process.kill(pid, signal);
+  const nRefused = await untilServed(target);
   const servedAgainMs = Math.round(performance.now() - startMs);
   await Promise.all(running);
   const { info, restarts } = await status(target);
-  assert.ok(servedAgainMs < info.loadMs + 2000, `served again after ${servedAgainMs} ms, loading took ${info.loadMs} ms`);
-  return { servedAgainMs, loadMs: Math.round(info.loadMs), n503, outcomes, restarts, ...(await settle(target)) };
+  // A hang is noticed within a quarter of its limit.
+  const allowedMs = info.loadMs + 2000 + (signal === "SIGSTOP" ? 1250 * HANG_S : 0);
+  assert.ok(servedAgainMs < allowedMs, `served again after ${servedAgainMs} ms, ${allowedMs} ms are allowed`);
+  return { signal, servedAgainMs, loadMs: Math.round(info.loadMs), n503: nRefused, outcomes, restarts, ...(await settle(target)) };
+}
+
+/** Asks for one token again and again; HTTP must answer all the time. Returns how many got 503 with Retry-After. */
+async function untilServed(target: Target): Promise<number> {
+  for (let nRefused = 0; ; nRefused++) {
+    assert.ok([200, 503].includes((await call(target, "/health")).status), "HTTP is not alive");
+    const answer = await call(target, COMPLETIONS, { prompt: "def h(z):", max_tokens: 1 });
+    if (answer.status === 200) return nRefused;
+    assert.ok(answer.status === 503 && Number(answer.headers.get("retry-after")) > 0, answer.text);
+    await sleep(10);
+  }
 }
 
 const server = await startServer(process.argv.slice(2));
 try {
-  for (const part of [beyondSlots, disconnects, killEngine]) console.log(JSON.stringify({ part: part.name, ...(await part(server)) }));
+  for (const part of [beyondSlots, disconnects]) console.log(JSON.stringify({ part: part.name, ...(await part(server)) }));
+  for (const signal of ["SIGKILL", "SIGSTOP"] as const) console.log(JSON.stringify({ part: loseEngine.name, ...(await loseEngine(server, signal)) }));
 } finally {
   server.process.kill("SIGTERM");
 }

@@ -40,8 +40,8 @@ export class ApiError extends Error {
   }
 }
 
-export function badRequest(message: string, param?: string, code?: string): ApiError {
-  return new ApiError(400, message, { ...(param === undefined ? {} : { param }), ...(code === undefined ? {} : { code }) });
+export function badRequest(message: string, param?: string, code = "invalid_value"): ApiError {
+  return new ApiError(400, message, { ...(param === undefined ? {} : { param }), code });
 }
 
 /** 429 when the queue is full, else 503: the client may try again after the time given. */

@@ -96,6 +96,7 @@ export const httpCases = [
       const error = await fails(target, CHAT, { model: target.model, ...body }, 400);
       assert.equal(error.param, param, JSON.stringify(body));
       assert.equal(error.type, "invalid_request_error");
+      assert.match(String(error.code), /^(invalid_value|unsupported_parameter)$/, JSON.stringify(body));
     }
     const unknown = await ok(target, CHAT, { model: target.model, messages: [message], max_tokens: 1, some_field_of_another_server: 1, user: "u" });
     assert.equal(unknown.choices.length, 1);
