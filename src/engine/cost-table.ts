@@ -16,6 +16,20 @@ export interface CostTableData {
   readonly prefillRowMs: number;
 }
 
+/**
+ * A further draft token costs at least this much of a step. A table measured on a busy machine may say otherwise, and a
+ * length that seems dearer than a longer one would never be tried, so never be measured again.
+ */
+const minGrowth = 1.06;
+
+function lowerBefore(row: Float64Array, k: number): void {
+  row[k - 1] = Math.min(row[k - 1] as number, (row[k] as number) / minGrowth);
+}
+
+function raiseAfter(row: Float64Array, k: number): void {
+  row[k + 1] = Math.max(row[k + 1] as number, (row[k] as number) * minGrowth);
+}
+
 export class CostTable {
   readonly nSeqs: readonly number[];
   readonly #stepMs: Float64Array[];
@@ -31,6 +45,8 @@ export class CostTable {
     this.prefillBaseMs = data.prefillBaseMs;
     this.prefillRowMs = data.prefillRowMs;
     this.#rate = learningRate;
+    for (let k = 0; k <= this.nMax; k++) for (let i = this.nSeqs.length - 2; i >= 0; i--) this.#bound(i, k, (this.#stepMs[i + 1] as Float64Array)[k] as number);
+    for (const row of this.#stepMs) for (let k = this.nMax; k > 0; k--) lowerBefore(row, k);
   }
 
   get nMax(): number {
@@ -60,6 +76,8 @@ export class CostTable {
       const span = (this.nSeqs[i + 1] ?? at) - (this.nSeqs[i] as number) || 1;
       const nearness = Math.max(0, 1 - Math.abs(n - at) / span);
       row[k] = (row[k] as number) * (1 + this.#rate * nearness * (ratio - 1));
+      for (let j = k; j > 0; j--) lowerBefore(row, j);
+      for (let j = k; j < this.nMax; j++) raiseAfter(row, j);
     }
   }
 
@@ -71,6 +89,11 @@ export class CostTable {
       prefillBaseMs: this.prefillBaseMs,
       prefillRowMs: this.prefillRowMs,
     };
+  }
+
+  #bound(i: number, k: number, mostMs: number): void {
+    const row = this.#stepMs[i] as Float64Array;
+    row[k] = Math.min(row[k] as number, mostMs);
   }
 
   /** Index of the interval that n lies in; the last interval also serves everything beyond. */

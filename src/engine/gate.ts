@@ -21,6 +21,9 @@ export interface GateOptions {
   readonly maxProbeSteps?: number;
 }
 
+/** A price measured on a busy machine must not keep a wrong length for ever. */
+const maxPrice = 0.03;
+
 export type GateReason = "fixed" | "best" | "hold" | "probe" | "cannot-pay" | "idle-at-zero" | "capped";
 
 export class Gate {
@@ -141,7 +144,7 @@ export class Gate {
     this.reason = "hold";
     if (best === this.#current) return;
     const currentRate = this.rate(nSeqs, this.#current);
-    const price = table.changeMs / (horizonSteps * table.stepMs(nSeqs, best));
+    const price = Math.min(maxPrice, table.changeMs / (horizonSteps * table.stepMs(nSeqs, best)));
     if (this.rate(nSeqs, best) > currentRate * (1 + hysteresis + price) || nSeqs !== this.#lastNSeqs) {
       this.reason = "best";
       this.#current = best;

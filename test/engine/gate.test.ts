@@ -97,3 +97,30 @@ test("the cap of a step is obeyed, also in a probe and in fixed mode", () => {
   }
   expect(new Gate({ mode: "fixed", nMax: 3 }).choose(1, 2)).toBe(2);
 });
+
+describe("a table measured on a busy machine", () => {
+  test("more drafts or sequences are never cheaper", () => {
+    const table = new CostTable({ nSeqs: [1, 2, 4], stepMs: [[1.1, 2, 2.8], [1.3, 3.4, 12.4], [14.2, 10.1, 31.8]], changeMs: 0, prefillBaseMs: 0, prefillRowMs: 0 });
+    for (const n of [1, 2, 3, 4]) {
+      for (let k = 0; k < 2; k++) expect(table.stepMs(n, k + 1)).toBeGreaterThan(table.stepMs(n, k));
+      if (n < 4) for (let k = 0; k <= 2; k++) expect(table.stepMs(n + 1, k)).toBeGreaterThanOrEqual(table.stepMs(n, k));
+    }
+    for (let i = 0; i < 200; i++) table.refine(4, 1, 5);
+    expect(table.stepMs(4, 0)).toBeLessThan(5);
+    for (let i = 0; i < 400; i++) table.refine(4, 0, 9);
+    expect(table.stepMs(4, 1)).toBeGreaterThan(9);
+  });
+
+  test("a length 0 that was measured too dear is tried, measured and kept when nothing is accepted", () => {
+    const trueMs = [5, 9, 13];
+    const gate = new Gate({ mode: "adaptive", nMax: 2 }, new CostTable({ nSeqs: [1, 4], stepMs: [[1, 2, 3], [14.2, 10.1, 31.8]], changeMs: 20, prefillBaseMs: 0, prefillRowMs: 0 }));
+    let nLate = 0;
+    for (let step = 0; step < 600; step++) {
+      const k = gate.choose(4, 2);
+      if (step >= 200 && k > 0) nLate++;
+      for (let i = 0; i < 4; i++) gate.note(k, 0);
+      gate.endStep(4, k, trueMs[k]);
+    }
+    expect(nLate).toBeLessThan(20);
+  });
+});
