@@ -6,8 +6,7 @@
  */
 import * as fs from "node:fs";
 import * as path from "node:path";
-import { UserError } from "../util/errors.ts";
-import { doneIndices, type CaptureOptions, type CaptureProgress } from "./capture.ts";
+import { doneIndices, noteShort, type CaptureOptions, type CaptureProgress } from "./capture.ts";
 import { readManifest, readShardTable, removeCapture, shardName, writeManifest, type Manifest } from "./shards.ts";
 
 type PartOptions = Omit<CaptureOptions, "signal" | "onProgress">;
@@ -30,7 +29,13 @@ export async function captureInParts(options: PartOptions, nParts: number, run: 
   await mergeParts(output);
   const before = readManifest(output);
   const nLeft = options.nTokens - (before?.nTokens ?? 0);
-  if (nParts === 1 || nLeft <= 0) return await run({ ...options, force: false }, hooks);
+  const startMs = performance.now();
+  if (nParts === 1 || nLeft <= 0) {
+    const manifest = await run({ ...options, force: false }, hooks);
+    // A child's own note is not seen.
+    noteShort(manifest, options, performance.now() - startMs);
+    return manifest;
+  }
   const failed = new AbortController();
   const signal = AbortSignal.any([hooks.signal, failed.signal]);
   const progress = new Map<number, CaptureProgress>();
@@ -52,9 +57,8 @@ export async function captureInParts(options: PartOptions, nParts: number, run: 
   await mergeParts(output);
   if (signal.aborted) throw signal.reason;
   const merged = readManifest(output);
-  if (merged === undefined) throw new UserError(`no document was captured into ${output}; are all prompts excluded as held out?`);
-  if (merged.nTokens < options.nTokens) process.stderr.write(`foretoken: the prompts gave ${merged.nTokens} of ${options.nTokens} tokens; add prompts or a user-turn line\n`);
-  return merged;
+  noteShort(merged ?? { nTokens: 0, nDocuments: 0 }, options, performance.now() - startMs);
+  return merged as Manifest;
 }
 
 function sumOf(parts: readonly CaptureProgress[], before: Manifest | undefined, totalTokens: number): CaptureProgress {

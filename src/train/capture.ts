@@ -12,9 +12,9 @@ import { chooseThreads } from "../llama/threads.ts";
 import { Vocab } from "../llama/vocab.ts";
 import { UserError } from "../util/errors.ts";
 import { requireDiskSpace, sha256File } from "../util/files.ts";
-import { formatInteger } from "../util/format.ts";
+import { formatDuration, formatInteger } from "../util/format.ts";
 import { createChatText, type ChatText } from "./chat-text.ts";
-import { createDocumentSource, type DocumentPlan, type DocumentSource, type SourceOptions } from "./document-source.ts";
+import { createDocumentSource, type DocumentPlan, type SourceOptions } from "./document-source.ts";
 import { DocumentWriter, type CaptureVocab, type OpeningTokens } from "./document-writer.ts";
 import { heldOutOf } from "./held-out.ts";
 import type { Prompt, PromptLine } from "./prompts.ts";
@@ -28,6 +28,8 @@ export interface CaptureOptions extends SourceOptions {
   readonly heldOutPrompts: readonly Prompt[];
   /** Stop after so many tokens. */
   readonly nTokens: number;
+  /** Stop after so long, with what there is then. */
+  readonly maxMs: number;
   readonly nSequences: number;
   readonly maxPrompt: number;
   readonly maxNew: number;
@@ -150,7 +152,7 @@ async function run(options: CaptureOptions, model: Model, manifest: Manifest): P
     await writeManifest(options.output, current);
     [pending, nPending] = [[], 0];
   };
-  while (current.nTokens + nPending < options.nTokens) {
+  while (current.nTokens + nPending < options.nTokens && performance.now() - startMs < options.maxMs) {
     options.signal.throwIfAborted();
     while (writer.hasRoom && nextIndex < source.size) {
       const plan = source.plan(nextIndex);
@@ -168,13 +170,17 @@ async function run(options: CaptureOptions, model: Model, manifest: Manifest): P
     await new Promise((resolve) => setImmediate(resolve));
   }
   await flush();
-  if (current.nTokens < options.nTokens && options.part === undefined) warnShort(source, current, options);
+  if (options.part === undefined) noteShort(current, options, performance.now() - startMs);
   return current;
 }
 
-function warnShort(source: DocumentSource, { nTokens, nDocuments }: Manifest, options: CaptureOptions): void {
-  if (nDocuments === 0) throw new UserError(`no document was captured from ${formatInteger(source.size)} prompts; are all of them excluded as held out?`);
-  process.stderr.write(`foretoken: the prompts gave ${formatInteger(nTokens)} of ${formatInteger(options.nTokens)} tokens; add prompts or a user-turn line\n`);
+/** Says why there are fewer tokens than asked for. @throws {UserError} when there are none. */
+export function noteShort({ nTokens, nDocuments }: Pick<Manifest, "nTokens" | "nDocuments">, options: Pick<CaptureOptions, "nTokens" | "maxMs">, elapsedMs: number): void {
+  if (nTokens >= options.nTokens) return;
+  const isTimeUp = elapsedMs >= options.maxMs;
+  if (nDocuments === 0) throw new UserError(isTimeUp ? "no document was finished in the time given; give --minutes more" : "no document was captured; are all prompts excluded as held out?");
+  const reason = isTimeUp ? `in ${formatDuration(options.maxMs)} the model wrote` : "the prompts gave";
+  process.stderr.write(`foretoken: ${reason} ${formatInteger(nTokens)} of ${formatInteger(options.nTokens)} tokens${isTimeUp ? "" : "; add prompts or a user-turn line"}\n`);
 }
 
 function report(options: CaptureOptions, nTokens: number, nDocuments: number, nNew: number, startMs: number): void {

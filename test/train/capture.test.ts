@@ -128,6 +128,18 @@ describe("going on", () => {
     fs.rmSync(other, { recursive: true });
   });
 
+  test("a limit of time ends it with the documents there are, or says that there are none", async () => {
+    const other = temporaryFolder();
+    const written = vi.spyOn(process.stderr, "write").mockReturnValue(true);
+    await expect(smallCapture(other, { maxMs: 0 })).rejects.toThrow(/no document was finished in the time given/);
+    await smallCapture(other, { nTokens: 1000, shardTokens: 500 });
+    const kept = readManifest(other);
+    expect((await smallCapture(other, { maxMs: 0, shardTokens: 500 })).nTokens).toBe(kept?.nTokens);
+    expect(written.mock.calls.flat().join("")).toMatch(/in 0 ms the model wrote [\d,]+ of 2,400 tokens/);
+    written.mockRestore();
+    fs.rmSync(other, { recursive: true });
+  });
+
   test("another model's folder, other settings and an impossible length are refused", async () => {
     const manifest = readManifest(folder);
     expect(manifest).toBeDefined();

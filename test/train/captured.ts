@@ -19,6 +19,7 @@ export async function captureOptions(output: string, changes: Partial<CaptureOpt
     lines: readPromptFile(prompts("train.jsonl")),
     heldOutPrompts: readPromptFile(prompts("eval.jsonl")).filter(isPrompt),
     nTokens: 2400,
+    maxMs: 1e9,
     nSequences: 8,
     maxPrompt: 64,
     maxNew: 60,
