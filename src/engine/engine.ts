@@ -16,6 +16,7 @@ import type { FreshHidden } from "./head-feed.ts";
 import type { EngineLoop, EventSink } from "./loop.ts";
 import type { PrefillChunk } from "./prefill-plan.ts";
 import type { EngineInfo, EngineSnapshot, GenerateRequest } from "./request.ts";
+import { checkIntegrity, snapshotOf } from "./inspection.ts";
 import { Planner } from "./planner.ts";
 import type { Sequence } from "./sequence.ts";
 import { ShadowDrafts } from "./shadow-drafts.ts";
@@ -268,37 +269,11 @@ export class Engine implements EngineLoop {
   }
 
   snapshot(): EngineSnapshot {
-    const { totals } = this;
-    return {
-      slots: this.slots.sequences.map((s) => ({ slot: s.slot, requestId: s.request?.id, phase: s.phase, nPrompt: s.nPrompt, nPast: s.nPast, nOutput: s.nOutput })),
-      nQueued: this.slots.nQueued,
-      nSteps: totals.nSteps,
-      nPromptTokens: totals.nPromptTokens,
-      nCachedTokens: totals.nCachedTokens,
-      nOutputTokens: totals.nOutputTokens,
-      nRequests: totals.nRequests,
-      prefillMs: totals.prefillMs,
-      decodeMs: totals.decodeMs,
-      draft: totals.draft.snapshot(),
-      nDraftNow: totals.nDraftNow,
-      gateReason: this.gate.reason,
-      stepsAtK: [...totals.stepsAtK],
-      rowShape: totals.rowShape,
-      ...this.#memory(),
-      isSynthetic: this.#config.syntheticRates !== undefined,
-    };
+    return { ...snapshotOf(this.slots, this.totals, this.gate.reason), ...this.#memory(), isSynthetic: this.#config.syntheticRates !== undefined };
   }
 
   checkIntegrity(): void {
-    for (const seq of this.slots.sequences) {
-      const held = this.#target.lastPosition(seq.slot) + 1;
-      if (held !== seq.nPast) throw new Error(`slot ${seq.slot} (${seq.phase}): the target holds ${held} positions, the engine counts ${seq.nPast}`);
-      for (const head of this.#backend.heads) {
-        const inHead = head.lastPosition(seq.slot) + 1;
-        const atMost = seq.nPast === 0 ? 0 : seq.nPast + this.#config.nMax;
-        if (inHead > atMost) throw new Error(`slot ${seq.slot} (${seq.phase}): a head holds ${inHead} positions, at most ${atMost} can be right`);
-      }
-    }
+    checkIntegrity(this.slots.sequences, this.#target, this.#backend.heads, this.#config.nMax);
   }
 
   close(): void {
