@@ -1,6 +1,7 @@
 /** Two model files compared: keys, tensors, types, shapes, and on demand the data. */
 import { sha256Range } from "./hash.ts";
 import type { GgufEntry, GgufTensor } from "./header.ts";
+import { sameShape } from "./model-shape.ts";
 import type { GgufModel } from "./split.ts";
 import { typeName } from "./types.ts";
 
@@ -38,8 +39,9 @@ export async function diffModels(a: GgufModel, b: GgufModel, { hash, signal }: D
   const [inA, inB] = [a, b].map((model) => new Map(model.tensors.map((t) => [t.name, t]))) as [Map<string, GgufTensor>, Map<string, GgufTensor>];
   for (const name of new Set([...inA.keys(), ...inB.keys()])) {
     const [left, right] = [inA.get(name), inB.get(name)];
-    const [said, other] = [left && describeTensor(left), right && describeTensor(right)];
-    if (left === undefined || right === undefined || said !== other) tensors.push({ name, a: said, b: other });
+    // ggml fills up to four dimensions with ones: [256, 1] and [256] are one shape, and libllama writes the shorter.
+    const isAlike = left !== undefined && right !== undefined && left.typeId === right.typeId && sameShape(left.shape, right.shape);
+    if (!isAlike) tensors.push({ name, a: left && describeTensor(left), b: right && describeTensor(right) });
     else if (hash?.(name) === true && (await sha256Range(left, signal)) !== (await sha256Range(right, signal))) data.push(name);
     else nEqualTensors++;
   }

@@ -65,6 +65,10 @@ test("a diff names keys, tensors, types and data that differ", async () => {
   const retyped = await diffModels(readGguf(whole), readGguf(types));
   expect(retyped.tensors).toContainEqual({ name: "output.weight", a: "Q8_0 [64, 300]", b: "BF16 [64, 300]" });
   expect(retyped.data).toBeUndefined();
+
+  const model = readGguf(whole);
+  const padded = { ...model, tensors: model.tensors.map((t) => ({ ...t, shape: [...t.shape, 1] })) };
+  expect((await diffModels(model, padded, { hash: () => true })).tensors).toEqual([]);
 });
 
 test.each([
