@@ -3,7 +3,7 @@ import type { Block, Tile } from "./block.ts";
 import { formatFixed } from "../util/format.ts";
 import type { Table } from "../util/table.ts";
 import type { BenchRow, ProfileInfo, ReportData, Section, SectionPart } from "./model.ts";
-import { acceptancePlot, costPlot, ratioPlot, throughputPlots, trainingPlot, ttftPlot } from "./plots.ts";
+import { acceptancePlot, costPlot, draftLengthPlot, ratioPlot, throughputPlots, trainingPlot, ttftPlot } from "./plots.ts";
 import * as tables from "./tables.ts";
 
 export const defaultSections: readonly Section[] = [
@@ -90,6 +90,7 @@ const parts: Readonly<Record<SectionPart, (context: PartContext) => Block[]>> = 
   extra: ({ data }) => data.extra.flatMap((e): Block[] => [{ kind: "heading", level: 3, text: e.title }, ...(e.text === null ? [] : [{ kind: "text", text: e.text } as const]), table(tables.extraTable(e))]),
   "plot:throughput": ({ perMatrix }) => perMatrix((rows, key) => throughputPlots(`throughput-${key}`, rows)),
   "plot:ratio": ({ perMatrix }) => perMatrix((rows, key) => ratioPlot(`ratio-${key}`, rows)),
+  "plot:draft-length": ({ perMatrix, profiles }) => perMatrix((rows, key) => draftLengthPlot(`draft-length-${key}`, rows, profiles)),
   "plot:acceptance": ({ perMatrix }) => perMatrix((rows, key) => acceptancePlot(`acceptance-${key}`, rows)),
   "plot:ttft": ({ perMatrix }) => perMatrix((rows, key) => ttftPlot(`ttft-${key}`, rows)),
   "plot:costs": ({ data, id }) => data.costs.map((c, i) => costPlot(`costs-${id}-${i + 1}`, c)),

@@ -260,6 +260,7 @@ export const sectionParts = [
   "extra",
   "plot:throughput",
   "plot:ratio",
+  "plot:draft-length",
   "plot:acceptance",
   "plot:ttft",
   "plot:costs",

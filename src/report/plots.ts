@@ -2,7 +2,7 @@
 import * as Plot from "@observablehq/plot";
 import { formatFixed } from "../util/format.ts";
 import type { Block } from "./block.ts";
-import type { BenchRow, CostTable, TrainingRun } from "./model.ts";
+import type { BenchRow, CostTable, ProfileInfo, TrainingRun } from "./model.ts";
 import { baselineColor, drawFigure, narrowSize, plain, seriesColor, wideSize, type LegendEntry, type Size } from "./svg.ts";
 import { concurrenciesOf } from "./tables.ts";
 
@@ -104,6 +104,46 @@ export function ratioPlot(id: string, rows: readonly BenchRow[]): Figure | undef
   return figure(id, title, caption, (size) =>
     overConcurrency(title, compared, legend, size, "ratio", (r) => r.ratio?.median ?? null, (r) => (r.ratio !== null && Number.isFinite(r.ratio.low) ? { low: r.ratio.low, high: r.ratio.high } : null), 1),
   );
+}
+
+/** Fixed draft lengths of one head beside each other: ratio over n_max, a line per concurrency. Undefined with fewer than two lengths. */
+export function draftLengthPlot(id: string, rows: readonly BenchRow[], profiles: readonly ProfileInfo[]): Figure | undefined {
+  const lengths = new Map(profiles.flatMap((p) => (fixedLength(p) === undefined ? [] : [[p.name, fixedLength(p) as number] as const])));
+  const drafting = rows.flatMap((r) => (r.ratio !== null && lengths.has(r.profile) ? [{ series: `c${r.concurrency}`, x: lengths.get(r.profile) as number, y: r.ratio.median, low: r.ratio.low, high: r.ratio.high }] : []));
+  if (new Set(drafting.map((p) => p.x)).size < 2) return undefined;
+  const legend = concurrenciesOf(rows).map((c, i): LegendEntry => ({ label: `c${c}`, color: seriesColor(i), isDashed: false }));
+  const points = [...legend.map((e) => ({ series: e.label, x: 0, y: 1, low: NaN, high: NaN })), ...drafting];
+  const title = "Throughput over the baseline's, by draft length";
+  const caption = "A fixed draft length (n_max) across, a line per concurrency; 0 is the baseline itself. Bars are 95% intervals.";
+  return figure(id, title, caption, (size) => {
+    const aside = (label: string): number => (legend.findIndex((e) => e.label === label) - (legend.length - 1) / 2) * (size.isNarrow ? 4 : 7);
+    return drawFigure(title, legend, size, {
+      height: size.isNarrow ? 250 : 300,
+      marginLeft: 48,
+      marginBottom: 40,
+      x: { ...axis, type: "point", label: "n_max", labelAnchor: "center", domain: [...new Set(points.map((p) => p.x))].sort((a, b) => a - b), padding: 0.3 },
+      y: { ...axis, label: "ratio", domain: [0, Math.max(1, ...points.map((p) => p.y)) * 1.15], ticks: 6 },
+      marks: [
+        Plot.gridY({ ticks: 6, stroke: "var(--rule)", strokeOpacity: 1 }),
+        Plot.ruleY([1], { stroke: "var(--ink)", strokeWidth: 1.5, strokeDasharray: "5 3" }),
+        ...legend.flatMap((e) => {
+          const own = points.filter((p) => p.series === e.label);
+          const dx = aside(e.label);
+          return [
+            Plot.ruleX(own.filter((p) => p.high > p.low), { x: "x", y1: "low", y2: "high", stroke: e.color, strokeOpacity: 0.4, strokeWidth: 3, dx, clip: true }),
+            Plot.line(own, { x: "x", y: "y", stroke: e.color, strokeWidth: 2.2, dx, sort: "x" }),
+            Plot.dot(own, { x: "x", y: "y", r: 3.6, fill: e.color, stroke: "var(--paper)", strokeWidth: 1, dx }),
+          ];
+        }),
+      ],
+    });
+  });
+}
+
+/** n_max of a profile that always drafts so much; undefined for the gate and for another program's server. */
+function fixedLength({ commandLine }: ProfileInfo): number | undefined {
+  const length = /--spec-draft-n-max (\d+)/.exec(commandLine ?? "")?.[1];
+  return length === undefined || !(commandLine ?? "").includes("--spec-gate fixed") ? undefined : Number(length);
 }
 
 /** Unconditional acceptance by position, all concurrencies of a profile together. Undefined when there is but one position. */

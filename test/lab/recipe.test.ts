@@ -8,6 +8,8 @@ import { describePlan, planSteps, stepKey } from "../../src/lab/plan.ts";
 import { checkRecipe, loadRecipe, parseSize } from "../../src/lab/recipe.ts";
 import { parseArguments } from "../../src/config/options.ts";
 import { verbs } from "../../src/commands/verbs.ts";
+import { checkPlan } from "../../src/bench/sweep-plan.ts";
+import { readYaml } from "../../src/util/yaml-file.ts";
 import { loadCertifyPlan } from "../../src/probe/certify-plan.ts";
 
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), "foretoken-recipe-"));
@@ -64,7 +66,10 @@ describe("the recipes of the package", () => {
   });
 
   test.each(fs.readdirSync(path.join(recipes, "plans")))("plan %s is valid and its servers' flags are known", async (file) => {
-    const plan = loadCertifyPlan(path.join(recipes, "plans", file), ["model=m.gguf", "head=h.gguf", "h1=h1.gguf", "h2=h2.gguf"]);
+    const whole = path.join(recipes, "plans", file);
+    const sets = ["model=m.gguf", "head=h.gguf", "h1=h1.gguf", "h2=h2.gguf"];
+    const raw = readYaml(whole, "plan") as object;
+    const plan = "modes" in raw ? loadCertifyPlan(whole, sets) : checkPlan(raw, sets, file);
     const serve = (await verbs["serve"]?.load())?.options;
     for (const server of plan.servers) {
       const words = server.command as string[];

@@ -2,7 +2,8 @@ import { describe, expect, test } from "vitest";
 import { recommend } from "../../src/lab/rules.ts";
 import { changesBetween, compareBlocks } from "../../src/report/compare.ts";
 import { markdownDocument } from "../../src/report/markdown.ts";
-import type { BenchRow, ReportData } from "../../src/report/model.ts";
+import type { BenchRow, ProfileInfo, ReportData } from "../../src/report/model.ts";
+import { draftLengthPlot } from "../../src/report/plots.ts";
 import * as tables from "../../src/report/tables.ts";
 import { renderReport } from "../../src/report/write.ts";
 import { renderMarkdown, type Table } from "../../src/util/table.ts";
@@ -152,4 +153,14 @@ test("a measurement's warnings are on the page, and counted beside the recommend
   const latency = tables.latencyTable(rows);
   expect(latency.columns.map((c) => c.title)).toEqual(["Profile", "c", "TTFT p95 ms", "queue p50 ms (server)", "client lag p99 ms", "client cores"]);
   expect(latency.rows[0]).toEqual(["IQ4_XS target only", "1", "75.1", "3.3", "61.0", "0.40"]);
+});
+
+test("draft lengths of one head are a line per concurrency, from 1 at no drafts; without two lengths there is no figure", () => {
+  const profiles = ["n1", "n2", "gate"].map((name, i): ProfileInfo => ({ name, note: null, commandLine: `foretoken serve --spec-draft-n-max ${i + 1} --spec-gate ${name === "gate" ? "adaptive" : "fixed"}`, estimatedMiB: null, addedMiB: null, loadedMiB: null, isSynthetic: false, baseline: "plain" }));
+  const at = (name: string, tps: number): BenchRow => row("m", name, 4, tps, { baseline: ["plain", 100] });
+  const rows = [row("m", "plain", 4, 100), at("n1", 120), at("n2", 130), at("gate", 125)];
+  const figure = draftLengthPlot("f", rows, profiles);
+  expect(figure?.wide).toContain(">c4<");
+  expect(figure?.wide.match(/<circle/g)).toHaveLength(3);
+  expect(draftLengthPlot("f", rows, profiles.slice(1))).toBeUndefined();
 });
