@@ -42,6 +42,7 @@ const speculationFields = {
     .array(z.string().min(1))
     .default([])
     .meta({ aliases: ["md", "model-draft"], description: "GGUF file of a draft head; default: the head in the model file", placeholder: "FILE" }),
+  specDraftDevice: z.string().optional().meta({ aliases: ["device-draft", "devd"], description: "device of heads in files of their own; default: that of the target", placeholder: "NAME" }),
   specDraftNMax: z.int().min(0).max(16).default(3).meta({ description: "most draft tokens a step", placeholder: "N" }),
   specDraftNMin: z.int().min(0).max(16).default(0).meta({ description: "fewest draft tokens worth a verify", placeholder: "N" }),
   specDraftPMin: z.number().min(0).max(1).default(0).meta({ aliases: ["draft-p-min"], description: "stop drafting below this probability", placeholder: "P" }),
@@ -87,6 +88,8 @@ export function checkEngineOptions(options: EngineOptions): void {
     throw usageError(`--spec-draft-model is given but --spec-type is none, so it would not be used; add --spec-type draft-mtp`);
   if (specType === "none" && options.specSynthRates !== undefined)
     throw usageError("--spec-synth-rates needs drafts; add --spec-type draft-mtp");
+  if (options.specDraftDevice !== undefined && specDraftModel.length === 0)
+    throw usageError("--spec-draft-device needs a head in a file of its own; add --spec-draft-model");
   if (specDraftNMin > specDraftNMax)
     throw usageError(`--spec-draft-n-min ${specDraftNMin} is above --spec-draft-n-max ${specDraftNMax}; lower it`);
   if (ubatchSize > batchSize) throw usageError(`--ubatch-size ${ubatchSize} is above --batch-size ${batchSize}; lower it`);

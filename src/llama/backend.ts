@@ -32,6 +32,8 @@ export interface BackendOptions {
   readonly gpuLayers?: number;
   /** "auto", "cpu" or "none", or device names. */
   readonly device?: string;
+  /** The same for heads in files of their own; default: the target's. Hidden rows cross through the host either way. */
+  readonly headDevice?: string | undefined;
   readonly flashAttn?: FlashAttention;
   readonly cacheTypeK?: CacheType;
   readonly cacheTypeV?: CacheType;
@@ -100,7 +102,7 @@ export function createBackend(options: BackendOptions): LlamaBackend {
     const llama = loadLlama({ llamaDir: options.llamaDir, device: options.device });
     const isInFile = useHead && headPaths.length === 0;
     const model = keep(loadModel(llama, options.modelPath, modelOptions(options, targetFacts, isInFile)));
-    const headModels = isInFile ? [model] : headFacts.map((facts) => keep(loadModel(llama, facts.path, modelOptions(options, facts, true))));
+    const headModels = isInFile ? [model] : headFacts.map((facts) => keep(loadModel(llama, facts.path, modelOptions({ ...options, ...(options.headDevice === undefined ? {} : { device: options.headDevice }) }, facts, true))));
     const plan = planContexts(options, model, headModels.length);
     const target = keep(createContext(model, plan.target));
     const plainTarget = plan.plainTarget === undefined ? undefined : keep(createContext(model, plan.plainTarget));

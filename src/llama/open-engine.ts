@@ -53,6 +53,7 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
     threads: options.threads,
     gpuLayers: options.gpuLayers,
     ...(options.device === undefined ? {} : { device: options.device }),
+    headDevice: options.specDraftDevice,
     flashAttn: options.flashAttn,
     cacheTypeK: options.cacheTypeK,
     cacheTypeV: options.cacheTypeV,

@@ -29,6 +29,7 @@ describe("engine options", () => {
     ["-ub 4096", /--ubatch-size 4096 is above --batch-size 2048/],
     ["--spec-type draft-mtp --spec-synth-rates 0.9", /has 1 rates/],
     ["--spec-synth-rates 0.9,0.8,0.7", /needs drafts/],
+    ["--spec-type draft-mtp --device-draft CUDA1", /needs a head in a file of its own/],
   ])("refuses %s", (line, message) => {
     expect(() => checkEngineOptions(parse(...line.split(" ")))).toThrow(message);
   });
