@@ -41,6 +41,7 @@ export function collect(recipe: Recipe, folder: string): ReportData {
       ? null
       : recommend(rows, profiles, {
           ...recipe.rules,
+          titles: Object.fromEntries(recipe.steps.map((s) => [s.id, s.title])),
           development: Object.fromEntries(Object.entries(recipe.rules.development).map(([id, reason]) => [named(id), reason])),
           refinements: Object.fromEntries(Object.entries(recipe.rules.refinements).map(([a, b]) => [named(a), named(b)])),
           incorrect: [...new Set(correctness.filter((c) => !c.ok).map((c) => c.profile))],

@@ -19,6 +19,8 @@ export interface RuleSet {
   readonly refinements: Readonly<Record<string, string>>;
   /** Profiles whose correctness gate failed. */
   readonly incorrect: readonly string[];
+  /** Matrix -> what a sentence calls it; default: its id. */
+  readonly titles?: Readonly<Record<string, string>>;
 }
 
 export function recommend(rows: readonly BenchRow[], profiles: readonly ProfileInfo[], rules: RuleSet): Recommendation {
@@ -28,7 +30,7 @@ export function recommend(rows: readonly BenchRow[], profiles: readonly ProfileI
   const others = profiles.filter((p) => !chosen.has(p.name) && rows.some((r) => r.profile === p.name));
   const roles = others.flatMap((p) => roleOf(p.name, rules));
   const rejected = others.filter((p) => !roles.some((r) => r.profile === p.name)).map((p) => ({ profile: p.name, reason: rejection(p, rows, rules) }));
-  return { byConcurrency, roles, rejected, sentences: sentencesFor(byConcurrency, rows) };
+  return { byConcurrency, roles, rejected, sentences: sentencesFor(byConcurrency, rows, rules.titles ?? {}) };
 }
 
 const isEligible = (r: BenchRow, rules: RuleSet): boolean => rules.development[r.profile] === undefined && !(r.profile in rules.refinements) && !rules.incorrect.includes(r.profile) && r.failed <= rules.maxFailed * r.requests;
@@ -126,11 +128,11 @@ function ratioWords(r: BenchRow): string {
   return Number.isFinite(r.ratio.low) ? `${point} [${formatFixed(r.ratio.low, 2)}, ${formatFixed(r.ratio.high, 2)}]` : point;
 }
 
-function sentencesFor(choices: readonly Choice[], rows: readonly BenchRow[]): string[] {
+function sentencesFor(choices: readonly Choice[], rows: readonly BenchRow[], titles: Readonly<Record<string, string>>): string[] {
   const sentences: string[] = [];
   for (const matrix of new Set(choices.map((c) => c.matrix))) {
     const own = choices.filter((c) => c.matrix === matrix).toSorted((a, b) => a.concurrency - b.concurrency);
-    const prefix = new Set(choices.map((c) => c.matrix)).size > 1 ? `${capital(matrix)}: ` : "";
+    const prefix = new Set(choices.map((c) => c.matrix)).size > 1 ? `${titles[matrix] ?? capital(matrix)}: ` : "";
     sentences.push(prefix + runs(own).map(({ profile, at, gain }) => `at ${at} run **${profile}**${gain}`).join("; ").replace(/^./, (c) => (prefix === "" ? c.toUpperCase() : c)) + ".");
   }
   const drafting = rows.filter((r) => r.ratio !== null && (r.nDrafted ?? 0) > 0);

@@ -57,11 +57,12 @@ function partBlocks(part: SectionPart, data: ReportData, section: Section, id: s
     perMatrix: (make) =>
       matrices.flatMap((m, i): Block[] => {
         const blocks = [make(rows.filter((r) => r.matrix === m), isOne ? id : `${id}-${i + 1}`) ?? []].flat();
-        return isOne || blocks.length === 0 ? blocks : [{ kind: "heading", level: 3, text: m }, ...blocks];
+        return isOne || blocks.length === 0 ? blocks : [{ kind: "heading", level: 3, text: matrixTitle(data, m) }, ...blocks];
       }),
   });
 }
 
+const matrixTitle = (data: ReportData, matrix: string): string => data.steps.find((s) => s.id === matrix)?.title ?? matrix;
 const isShown = (section: Section, profile: string): boolean => section.profiles === null || section.profiles.includes(profile);
 const hasDrafts = (rows: readonly BenchRow[]): boolean => rows.some((r) => (r.nDrafted ?? 0) > 0);
 
@@ -139,7 +140,7 @@ function recommendationBlocks(data: ReportData): Block[] {
   const { recommendation } = data;
   if (recommendation === null) return [];
   const tiles: Tile[] = recommendation.byConcurrency.map((choice) => ({
-    label: `c${choice.concurrency}${new Set(recommendation.byConcurrency.map((c) => c.matrix)).size > 1 ? `, ${choice.matrix}` : ""}`,
+    label: `c${choice.concurrency}${new Set(recommendation.byConcurrency.map((c) => c.matrix)).size > 1 ? `, ${matrixTitle(data, choice.matrix)}` : ""}`,
     value: `${formatFixed(choice.tokPerSec, 0)} tok/s`,
     note: [choice.gain === null ? choice.profile : `${choice.profile}: ${tables.ratioText({ median: choice.gain.ratio, low: choice.gain.low, high: choice.gain.high })}`, ...(choice.loadedMiB === null ? [] : [`${tables.whole(choice.loadedMiB)} MiB loaded`])].join("; "),
   }));

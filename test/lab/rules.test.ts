@@ -66,6 +66,11 @@ describe("rules", () => {
     expect(recommend([plain, fast], profiles, { ...rules, development: { mtp: "not yet" } })).toMatchObject({ byConcurrency: [{ profile: "plain" }], rejected: [], roles: [{ profile: "mtp", role: "development only" }] });
   });
 
+  test("several matrices are told apart by their titles, a matrix without one by its id", () => {
+    const { sentences } = recommend([plain, { ...plain, matrix: "n" }], [info("plain")], { ...rules, titles: { m: "Integrated graft, c1 check" } });
+    expect(sentences).toEqual(["Integrated graft, c1 check: at c4 run **plain**.", "N: at c4 run **plain**."]);
+  });
+
   test("a refinement that is better can be promoted, but is not chosen by itself", () => {
     const { byConcurrency, rejected } = recommend([plain, withRatio("old", 120, 1.2, 1.15, 1.25), withRatio("new", 150, 1.5, 1.45, 1.55)], [info("plain"), info("old"), info("new")], { ...rules, refinements: { new: "old" } });
     expect(byConcurrency[0]?.profile).toBe("old");
