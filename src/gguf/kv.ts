@@ -29,6 +29,11 @@ export function entryBytes(entry: EntryInput): Uint8Array {
   return "bytes" in entry ? entry.bytes : readRange(entry.range);
 }
 
+/** Bytes of an entry, without reading them. */
+export function entrySize(entry: EntryInput): number {
+  return "bytes" in entry ? entry.bytes.length : entry.range.sizeBytes;
+}
+
 export function readRange(range: ByteRange): Buffer {
   const fd = fs.openSync(range.file, "r");
   try {

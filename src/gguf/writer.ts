@@ -9,7 +9,7 @@ import { UserError } from "../util/errors.ts";
 import { requireDiskSpace, writeAtomic } from "../util/files.ts";
 import { formatInteger } from "../util/format.ts";
 import type { GgufHeader, GgufTensor } from "./header.ts";
-import { encodeString, entryBytes, u32, u64, type EntryInput } from "./kv.ts";
+import { encodeString, entryBytes, entrySize, u32, u64, type EntryInput } from "./kv.ts";
 import { readGgufHeader } from "./reader.ts";
 import { defaultAlignment, ggufVersion, maxDimensions, maxTensorNameBytes, tensorBytes, type GgmlType } from "./types.ts";
 
@@ -38,7 +38,7 @@ export interface WriteOptions {
   readonly onBytes?: ((nBytes: number, totalBytes: number) => void) | undefined;
 }
 
-const copyBytes = 8 << 20;
+const copyBytes = 2 << 20;
 
 export function newTensor(name: string, shape: readonly number[], type: GgmlType, data: () => Pieces): TensorInput {
   return { name, shape, typeId: type.id, sizeBytes: tensorBytes(type, shape), data };
@@ -71,18 +71,23 @@ export async function* readPieces(file: string, offset: number, sizeBytes: numbe
 
 const padded = (nBytes: number, alignment: number): number => Math.ceil(nBytes / alignment) * alignment;
 
-/** Magic, counts, metadata and tensor table, padded to where tensor data begins. */
-export function encodeHeader({ entries, tensors, alignment = defaultAlignment, version = ggufVersion }: Pick<WriteOptions, "entries" | "tensors" | "alignment" | "version">): Buffer {
-  const parts: Uint8Array[] = [Buffer.from("GGUF"), u32(version), u64(tensors.length), u64(entries.length)];
-  for (const entry of entries) parts.push(entryBytes(entry));
+/** Magic, counts, metadata and tensor table. One part is in memory at a time: a vocabulary has megabytes. */
+function* headerParts({ entries, tensors, alignment = defaultAlignment, version = ggufVersion }: WriteOptions): Generator<Uint8Array> {
+  yield Buffer.concat([Buffer.from("GGUF"), u32(version), u64(tensors.length), u64(entries.length)]);
+  for (const entry of entries) yield entryBytes(entry);
+  const rows: Uint8Array[] = [];
   let offset = 0;
   for (const { name, shape, typeId, sizeBytes } of tensors) {
-    parts.push(encodeString(name), u32(shape.length), ...shape.map(u64), u32(typeId), u64(offset));
+    rows.push(encodeString(name), u32(shape.length), ...shape.map(u64), u32(typeId), u64(offset));
     offset += padded(sizeBytes, alignment);
   }
-  const nBytes = parts.reduce((n, part) => n + part.length, 0);
-  parts.push(Buffer.alloc(padded(nBytes, alignment) - nBytes));
-  return Buffer.concat(parts);
+  yield Buffer.concat(rows);
+}
+
+/** With the padding up to where tensor data begins. */
+function headerSize({ entries, tensors, alignment = defaultAlignment }: WriteOptions): number {
+  const tableBytes = tensors.reduce((n, { name, shape }) => n + 8 + Buffer.byteLength(name) + 4 + 8 * shape.length + 4 + 8, 0);
+  return padded(24 + entries.reduce((n, entry) => n + entrySize(entry), 0) + tableBytes, alignment);
 }
 
 export interface WriteResult {
@@ -96,19 +101,18 @@ export interface WriteResult {
 export async function writeGguf(file: string, options: WriteOptions): Promise<WriteResult> {
   const { tensors, alignment = defaultAlignment } = options;
   checkTensors(tensors);
-  const header = encodeHeader(options);
-  const sizeBytes = header.length + tensors.reduce((n, t) => n + padded(t.sizeBytes, alignment), 0);
+  const headerBytes = headerSize(options);
+  const sizeBytes = headerBytes + tensors.reduce((n, t) => n + padded(t.sizeBytes, alignment), 0);
   requireDiskSpace(path.dirname(path.resolve(file)), sizeBytes, `writing ${file}`);
   await writeAtomic(file, async (temporary) => {
     const handle = await fs.open(temporary, "w");
     try {
-      await handle.write(header);
-      let written = header.length;
+      let written = 0;
+      for (const part of headerParts(options)) written += await writeAll(handle, part);
+      written += await writeAll(handle, Buffer.alloc(headerBytes - written));
       for (const tensor of tensors) {
         const nBytes = await writeTensor(handle, tensor, options, written, sizeBytes);
-        const padding = padded(nBytes, alignment) - nBytes;
-        if (padding > 0) await handle.write(Buffer.alloc(padding));
-        written += nBytes + padding;
+        written += nBytes + (await writeAll(handle, Buffer.alloc(padded(nBytes, alignment) - nBytes)));
       }
     } finally {
       await handle.close();
@@ -119,13 +123,19 @@ export async function writeGguf(file: string, options: WriteOptions): Promise<Wr
   return { sizeBytes };
 }
 
+/** Returns the number of bytes: all of them. */
+async function writeAll(handle: fs.FileHandle, bytes: Uint8Array): Promise<number> {
+  for (let at = 0; at < bytes.length; ) at += (await handle.write(bytes, at)).bytesWritten;
+  return bytes.length;
+}
+
 async function writeTensor(handle: fs.FileHandle, tensor: TensorInput, { signal, onBytes }: WriteOptions, written: number, totalBytes: number): Promise<number> {
   let nBytes = 0;
   for await (const piece of tensor.data()) {
     signal?.throwIfAborted();
     nBytes += piece.length;
     if (nBytes > tensor.sizeBytes) break;
-    for (let at = 0; at < piece.length; ) at += (await handle.write(piece, at)).bytesWritten;
+    await writeAll(handle, piece);
     onBytes?.(written + nBytes, totalBytes);
   }
   if (nBytes !== tensor.sizeBytes) throw new Error(`the source of tensor ${tensor.name} gave ${nBytes} bytes, ${tensor.sizeBytes} were announced`);
