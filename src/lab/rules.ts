@@ -25,7 +25,8 @@ export interface RuleSet {
 
 export function recommend(rows: readonly BenchRow[], profiles: readonly ProfileInfo[], rules: RuleSet): Recommendation {
   const groups = groupBy(rows, (r) => `${r.matrix}\n${r.concurrency}`);
-  const byConcurrency = groups.map((group) => choose(group, rules));
+  const drafters = new Set(profiles.filter((p) => /--spec-type (?!none)/.test(p.commandLine ?? "") || rows.some((r) => r.profile === p.name && (r.nDrafted ?? 0) > 0)).map((p) => p.name));
+  const byConcurrency = groups.map((group) => choose(group.map((row) => ({ row, canWin: isEligible(row, rules) && !(drafters.has(row.profile) && draftedForNothing(row, rules)) })), rules));
   const chosen = new Set(byConcurrency.map((c) => c.profile));
   const others = profiles.filter((p) => !chosen.has(p.name) && rows.some((r) => r.profile === p.name));
   const roles = others.flatMap((p) => roleOf(p.name, rules));
@@ -35,10 +36,25 @@ export function recommend(rows: readonly BenchRow[], profiles: readonly ProfileI
 
 const isEligible = (r: BenchRow, rules: RuleSet): boolean => rules.development[r.profile] === undefined && !(r.profile in rules.refinements) && !rules.incorrect.includes(r.profile) && r.failed <= rules.maxFailed * r.requests;
 
+/** Hardly a draft, or hardly one accepted: such a server decodes like its baseline at best, and a difference is noise. */
+function draftedForNothing(r: BenchRow, rules: RuleSet): boolean {
+  if (r.nDrafts !== null && r.nDrafts < fewDrafts * r.outputTokens) return true;
+  return r.acceptance !== null && r.acceptance < rules.minAcceptance;
+}
+
+/** Drafts over output tokens: below it drafts cannot have made a difference that rules look at. */
+const fewDrafts = 0.1;
+
+interface Candidate {
+  readonly row: BenchRow;
+  readonly canWin: boolean;
+}
+
 /** The baseline, unless something eligible beats it by the margin; of those the fastest. */
-function choose(group: readonly BenchRow[], rules: RuleSet): Choice {
+function choose(candidates: readonly Candidate[], rules: RuleSet): Choice {
+  const group = candidates.map((c) => c.row);
   const plain = group.filter((r) => r.ratio === null);
-  const eligible = group.filter((r) => isEligible(r, rules));
+  const eligible = candidates.filter((c) => c.canWin).map((c) => c.row);
   const baseline = fastest(plain.filter((r) => eligible.includes(r))) ?? fastest(plain) ?? group[0];
   if (baseline === undefined) throw new Error("a group of rows is never empty");
   const better = fastest(eligible.filter((r) => r.tokPerSec > baseline.tokPerSec && isSurelyBetter(r, baseline, rules)));
@@ -51,7 +67,7 @@ function choose(group: readonly BenchRow[], rules: RuleSet): Choice {
     loadedMiB: best.loadedMiB,
     gain: best === baseline || best.ratio === null ? null : { ratio: best.ratio.median, low: best.ratio.low, high: best.ratio.high },
     confidence: best.ratio !== null && Number.isFinite(best.ratio.low) ? "interval" : group.some((r) => r.ratio !== null && Number.isFinite(r.ratio.low)) ? "interval" : "single run",
-    because: best === baseline ? whyBaseline(group, baseline, rules) : `${ratioWords(best)} of ${best.ratio?.baseline ?? "the baseline"}`,
+    because: best === baseline ? whyBaseline(eligible, baseline, rules) : `${ratioWords(best)} of ${best.ratio?.baseline ?? "the baseline"}`,
   };
 }
 
@@ -61,8 +77,8 @@ function isSurelyBetter(r: BenchRow, baseline: BenchRow, rules: RuleSet): boolea
   return Number.isFinite(r.ratio.low) ? r.ratio.low >= rules.minRatio : r.ratio.median >= rules.minRatioSingleRun;
 }
 
-function whyBaseline(group: readonly BenchRow[], baseline: BenchRow, rules: RuleSet): string {
-  const rival = fastest(group.filter((r) => r !== baseline && r.ratio !== null && isEligible(r, rules)));
+function whyBaseline(eligible: readonly BenchRow[], baseline: BenchRow, rules: RuleSet): string {
+  const rival = fastest(eligible.filter((r) => r !== baseline && r.ratio !== null));
   if (rival === undefined) return "nothing else was measured that could take its place";
   const point = rival.ratio?.median ?? 0;
   if (point >= rules.minRatio) return `the best other, ${rival.profile}, is at ${ratioWords(rival)}, which is not surely a gain`;
@@ -93,7 +109,7 @@ function draftWords(own: readonly BenchRow[], rules: RuleSet): string[] {
   if (acceptance === undefined) return [];
   const nDrafts = own.reduce((sum, r) => sum + (r.nDrafts ?? NaN), 0);
   const nTokens = own.reduce((sum, r) => sum + r.outputTokens, 0);
-  if (nDrafts < 0.1 * nTokens) return [`It drafted in few steps (${nDrafts} for ${nTokens} tokens) and decoded plainly otherwise.`];
+  if (nDrafts < fewDrafts * nTokens) return [`It drafted in few steps (${nDrafts} for ${nTokens} tokens) and decoded plainly otherwise.`];
   return acceptance < rules.minAcceptance ? [`Its acceptance of ${formatPercent(acceptance)} cannot pay for the drafts.`] : [];
 }
 

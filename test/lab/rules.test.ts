@@ -71,6 +71,17 @@ describe("rules", () => {
     expect(sentences.slice(0, 2)).toEqual(["Integrated graft, c1 check: at c4 run **plain**.", "N: at c4 run **plain**."]);
   });
 
+  test("a server that hardly drafts, or whose drafts are hardly accepted, is not chosen for its noise", () => {
+    const lucky = { ...withRatio("gate", 140, 1.4, 1.3, 1.5), outputTokens: 1000 };
+    const choice = (more: Partial<typeof lucky>, commandLine: string | null = null): string | undefined => recommend([plain, { ...lucky, ...more }], [info("plain"), { ...info("gate"), commandLine }], rules).byConcurrency[0]?.profile;
+    expect(choice({ nDrafts: 500, nDrafted: 1000, acceptance: 0.7 })).toBe("gate");
+    expect(choice({ nDrafts: 50, nDrafted: 100, acceptance: 0.7 })).toBe("plain");
+    expect(choice({ nDrafts: 500, nDrafted: 1000, acceptance: 0.01 })).toBe("plain");
+    expect(choice({ nDrafts: 0, nDrafted: 0, acceptance: null }, "foretoken serve --spec-type draft-mtp")).toBe("plain");
+    // Another way without drafts, such as another quant, can win.
+    expect(choice({ nDrafts: 0, nDrafted: 0, acceptance: null }, "foretoken serve --spec-type none")).toBe("gate");
+  });
+
   test("a refinement that is better can be promoted, but is not chosen by itself", () => {
     const { byConcurrency, rejected } = recommend([plain, withRatio("old", 120, 1.2, 1.15, 1.25), withRatio("new", 150, 1.5, 1.45, 1.55)], [info("plain"), info("old"), info("new")], { ...rules, refinements: { new: "old" } });
     expect(byConcurrency[0]?.profile).toBe("old");
