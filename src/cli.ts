@@ -2,7 +2,7 @@
 /** argv -> command; nothing else. The only place that ends the process. */
 import type { Command, Io } from "./config/command.ts";
 import { helpText } from "./config/command.ts";
-import { parseArguments } from "./config/options.ts";
+import { parsePlain, type Flag } from "./config/flags.ts";
 import { UserError, usageError } from "./util/errors.ts";
 import { packageVersion } from "./util/paths.ts";
 import { nearest } from "./util/suggest.ts";
@@ -42,13 +42,9 @@ export async function main(argv: readonly string[]): Promise<number> {
   const json = rest.includes("--json");
   const quiet = rest.includes("--quiet");
   const command: Command = await verb.load();
-  const { options, help } = parseArguments(
-    command.options,
-    rest.filter((a) => a !== "--json" && a !== "--quiet"),
-    command.positionals,
-  );
+  const { flags, options, help } = await readArguments(command, rest.filter((a) => a !== "--json" && a !== "--quiet"));
   if (help) {
-    console.log(helpText(command));
+    console.log(helpText(command, flags));
     return 0;
   }
   const io: Io = {
@@ -58,6 +54,13 @@ export async function main(argv: readonly string[]): Promise<number> {
     signal: signalOnInterrupt(),
   };
   return (await command.run(options, io)) ?? 0;
+}
+
+/** Option schemas are loaded only for the verbs that have one: zod takes longer to load than a header to read. */
+async function readArguments({ options: set, positionals }: Command, argv: readonly string[]): Promise<{ readonly flags: readonly Flag[]; readonly options: unknown; readonly help: boolean }> {
+  if ("flags" in set) return { flags: set.flags, ...parsePlain(set, argv, positionals) };
+  const { flagsOf, parseArguments } = await import("./config/options.ts");
+  return { flags: flagsOf(set), ...parseArguments(set, argv, positionals) };
 }
 
 /** The longest run of leading words that names a verb: "bench", "bench sweep", "probe determinism capture". */

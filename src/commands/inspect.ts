@@ -1,6 +1,6 @@
 import * as fs from "node:fs";
-import * as z from "zod";
 import { defineCommand, type Io } from "../config/command.ts";
+import { plainFlag, type PlainOptions } from "../config/flags.ts";
 import { auditModel, type Audit } from "../gguf/audit.ts";
 import { describeEntry, diffModels, type Change, type ModelDiff } from "../gguf/diff.ts";
 import { printable } from "../gguf/error.ts";
@@ -12,20 +12,38 @@ import { errorMessage, usageError } from "../util/errors.ts";
 import { formatBytes, formatFixed, formatInteger, formatMiB } from "../util/format.ts";
 import { renderText } from "../util/table.ts";
 
+interface InspectOptions {
+  readonly files: readonly [string, string?];
+  readonly tensors: string | undefined;
+  readonly hash: boolean;
+  readonly keys: boolean;
+}
+
+/** Listed by hand: what reads a header in a tenth of a second should not load a schema library first. */
+const inspectOptions: PlainOptions<InspectOptions> = {
+  flags: [
+    plainFlag("files", { isArray: true, isRequired: true }),
+    plainFlag("tensors", { description: "list the tensors whose names match this regular expression; . lists all", placeholder: "PATTERN" }),
+    plainFlag("hash", { kind: "boolean", defaultValue: false, description: "SHA-256 of the data of listed tensors; with two files, compare data" }),
+    plainFlag("keys", { kind: "boolean", defaultValue: true, description: "list the metadata" }),
+  ],
+  check({ files, tensors, hash, keys }) {
+    const [first, second, ...more] = (files ?? []) as string[];
+    if (first === undefined) throw usageError("<files> is needed; --help shows the usage");
+    if (more.length > 0) throw usageError(`<files>: one file, or two to compare, not ${more.length + 2}`);
+    return { files: second === undefined ? [first] : [first, second], tensors: tensors as string | undefined, hash: hash === true, keys: keys !== false };
+  },
+};
+
 export const command = defineCommand({
   name: "inspect",
   summary: "what is in a GGUF file or checkpoint, and whether its MTP head is promised, present, complete",
   details: "Reads headers only. Two files are compared. --tensors lists tensors, --hash reads their data.",
-  options: z.strictObject({
-    files: z.array(z.string()).min(1, "a file is needed").max(2, "one file, or two to compare"),
-    tensors: z.string().optional().meta({ description: "list the tensors whose names match this regular expression; . lists all", placeholder: "PATTERN" }),
-    hash: z.boolean().default(false).meta({ description: "SHA-256 of the data of listed tensors; with two files, compare data" }),
-    keys: z.boolean().default(true).meta({ description: "list the metadata" }),
-  }),
+  options: inspectOptions,
   positionals: ["files..."],
   async run({ files, tensors: pattern, hash, keys }, io) {
     const matches = pattern === undefined ? undefined : compile(pattern);
-    const [first, second] = files as [string, string?];
+    const [first, second] = files;
     if (second !== undefined) {
       const diff = await diffModels(readGguf(first), readGguf(second), { hash: hash ? (matches ?? (() => true)) : undefined, signal: io.signal });
       printDiff(diff, matches, [first, second], io);

@@ -1,6 +1,7 @@
 /** What a verb is: a summary, an option set, positionals and a run function. The CLI knows nothing else. */
 import type * as z from "zod";
-import { flagsOf, type Flag, type OptionSchema } from "./options.ts";
+import type { Flag, PlainOptions } from "./flags.ts";
+import type { OptionSchema } from "./options.ts";
 
 /** What a command may do to the outside besides its work. */
 export interface Io {
@@ -14,7 +15,10 @@ export interface Io {
   readonly signal: AbortSignal;
 }
 
-export interface Command<S extends OptionSchema = OptionSchema> {
+type OptionSet = OptionSchema | PlainOptions;
+type OptionsOf<S extends OptionSet> = S extends PlainOptions<infer T> ? T : S extends OptionSchema ? z.output<S> : never;
+
+export interface Command<S extends OptionSet = OptionSet> {
   readonly name: string;
   readonly summary: string;
   readonly options: S;
@@ -23,16 +27,16 @@ export interface Command<S extends OptionSchema = OptionSchema> {
   /** Text under the usage line of --help. */
   readonly details?: string;
   /** Returns the exit code; nothing means 0. */
-  run(options: z.output<S>, io: Io): Promise<number | void>;
+  run(options: OptionsOf<S>, io: Io): Promise<number | void>;
 }
 
 /** Keeps the type of the option set for `run`. */
-export function defineCommand<S extends OptionSchema>(command: Command<S>): Command<S> {
+export function defineCommand<S extends OptionSet>(command: Command<S>): Command<S> {
   return command;
 }
 
-export function helpText(command: Command): string {
-  const flags = flagsOf(command.options).filter((f) => !(f.hidden ?? false));
+export function helpText(command: Command, allFlags: readonly Flag[]): string {
+  const flags = allFlags.filter((f) => !(f.hidden ?? false));
   const isNeeded = (key: string): boolean => flags.find((f) => f.key === key.replace("...", ""))?.isRequired ?? true;
   const positionals = (command.positionals ?? []).map((p) => (isNeeded(p) ? `<${p}>` : `[${p}]`));
   const positionalKeys = new Set((command.positionals ?? []).map((p) => p.replace("...", "")));
