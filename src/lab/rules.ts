@@ -114,11 +114,14 @@ function draftWords(own: readonly BenchRow[], rules: RuleSet): string[] {
 }
 
 /** The fastest drafting profile of the same baseline and concurrency that also accepts more: it shows what this one lacks. */
+/** Acceptance rates closer than this are not worth naming beside each other. */
+const clearlyMore = 0.02;
+
 function rivalWords(own: readonly BenchRow[], rows: readonly BenchRow[]): string[] {
   const acceptance = pooledAcceptance(own);
   if (acceptance === undefined) return [];
   const faster = own.flatMap((r) => rows.filter((o) => o.matrix === r.matrix && o.concurrency === r.concurrency && o.profile !== r.profile && o.ratio !== null && o.ratio.baseline === r.ratio?.baseline && o.tokPerSec > r.tokPerSec));
-  const rival = fastest(faster.filter((o) => (pooledAcceptance(rows.filter((r) => r.profile === o.profile)) ?? 0) > acceptance));
+  const rival = fastest(faster.filter((o) => (pooledAcceptance(rows.filter((r) => r.profile === o.profile)) ?? 0) > acceptance + clearlyMore));
   if (rival === undefined) return [];
   return [`${rival.profile} is faster at c${rival.concurrency} and accepts ${formatPercent(pooledAcceptance(rows.filter((r) => r.profile === rival.profile)) ?? 0)} against ${formatPercent(acceptance)}.`];
 }
@@ -166,7 +169,9 @@ function draftingSentence(drafting: readonly BenchRow[]): string {
   }
   const nSlower = drafting.filter((r) => (r.ratio?.high ?? 1) < 1).length;
   const nFaster = drafting.filter((r) => (r.ratio?.low ?? 1) > 1).length;
-  return `Of ${drafting.length} measurements that drafted, ${nSlower} were surely slower than their baseline, ${nFaster} surely faster, ${drafting.length - nSlower - nFaster} not told apart from it.`;
+  // Each interval leaves out 2.5% at either end, and there are many of them.
+  const nByChance = Math.round(0.025 * drafting.length);
+  return `Of ${drafting.length} measurements that drafted, ${nSlower} were surely slower than their baseline, ${nFaster} surely faster, ${drafting.length - nSlower - nFaster} not told apart from it${nByChance === 0 ? "" : ` (by chance alone about ${nByChance} would look surely slower and as many surely faster)`}.`;
 }
 
 /** Neighbouring concurrencies with the same choice become one: "c4 to c16". */
