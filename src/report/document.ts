@@ -77,7 +77,7 @@ const parts: Readonly<Record<SectionPart, (context: PartContext) => Block[]>> = 
     ),
   correctness: ({ data, section }) => some(data.correctness.filter((c) => isShown(section, c.profile)), (checks) => table(tables.correctnessTable(checks))),
   throughput: ({ perMatrix }) => perMatrix((rows) => ({ ...table(tables.throughputTable(rows), loadCaption(rows)), best: bestThroughput(rows) })),
-  ratios: ({ perMatrix }) => perMatrix((rows) => (rows.some((r) => r.ratio !== null) ? table(tables.ratioTable(rows), "Ratio: throughput over the baseline's of the same round, median over rounds; brackets are 95% intervals. One round has none.") : undefined)),
+  ratios: ({ perMatrix }) => perMatrix((rows) => (rows.some((r) => r.ratio !== null) ? table(tables.ratioTable(rows), ratioCaption(rows)) : undefined)),
   results: ({ perMatrix }) => perMatrix((rows) => table(tables.resultsTable(rows), loadCaption(rows))),
   latency: ({ perMatrix }) => perMatrix((rows) => table(tables.latencyTable(rows), "Medians over rounds. TTFT, TPOT and E2EL at the client, queue and prefill as the server tells them. Client lag: how late the client's own event loop was, in the worst round.")),
   drafts: ({ perMatrix }) => perMatrix((rows) => (hasDrafts(rows) ? table(tables.draftTable(rows), "Unconditional: accepted at a position / all drafts. Conditional: / drafts that reached it. Mean length: 1 + accepted / drafts.") : undefined)),
@@ -105,6 +105,11 @@ const table = (t: Table, caption?: string): Extract<Block, { kind: "table" }> =>
 
 function some<T>(items: readonly T[], make: (items: readonly T[]) => Block): Block[] {
   return items.length === 0 ? [] : [make(items)];
+}
+
+function ratioCaption(rows: readonly BenchRow[]): string {
+  const [only, ...others] = tables.baselinesOf(rows);
+  return `Ratio: throughput over ${only === undefined || others.length > 0 ? "the baseline's" : `that of ${only}`} in the same round, median over rounds; brackets are 95% intervals. One round has none.`;
 }
 
 function loadCaption(rows: readonly BenchRow[]): string {

@@ -28,15 +28,19 @@ export function throughputTable(rows: readonly BenchRow[]): Table {
 /** The trained report's "Low-concurrency matrix": throughput and ratio to the baseline per concurrency. */
 export function ratioTable(rows: readonly BenchRow[]): Table {
   const concurrencies = concurrenciesOf(rows);
+  // A single baseline is named below the table.
+  const hasSeveral = baselinesOf(rows).length > 1;
   return {
-    columns: [left("Profile"), ...concurrencies.flatMap((c) => [right(`c${c} tok/s`), right(`c${c} ratio`)]), left("baseline")],
+    columns: [left("Profile"), ...concurrencies.flatMap((c) => [right(`c${c} tok/s`), right(`c${c} ratio`)]), ...(hasSeveral ? [left("baseline")] : [])],
     rows: profilesOf(rows).map((profile) => {
       const own = concurrencies.map((c) => rowAt(rows, profile, c));
       const baseline = own.find((r) => r !== undefined && r.ratio !== null)?.ratio?.baseline;
-      return [profile, ...own.flatMap((r) => [fixed(r?.tokPerSec, 2), ratioCell(r?.ratio)]), baseline ?? na];
+      return [profile, ...own.flatMap((r) => [fixed(r?.tokPerSec, 2), ratioCell(r?.ratio)]), ...(hasSeveral ? [baseline ?? na] : [])];
     }),
   };
 }
+
+export const baselinesOf = (rows: readonly BenchRow[]): string[] => [...new Set(rows.flatMap((r) => r.ratio?.baseline ?? []))];
 
 /** The interval on a line of its own: it is longer than the number. */
 function ratioCell(ratio: BenchRow["ratio"] | undefined): string {
