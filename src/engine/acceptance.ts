@@ -2,10 +2,13 @@
  * What the gate believes about acceptance: conditional rates by position from recent steps, with forgetting.
  *
  * Counts decay per step, so that a window counts in steps at any concurrency; positions that a step did not draft decay
- * more slowly, so that old bad news does not last for ever. A position nobody drafted lately borrows the conditional rate
+ * more slowly, so that old bad news does not last for ever. Where nothing is drafted at all a few drafts' weight is kept:
+ * a probe can overrule it, but time alone does not turn a bad head into a promising one. A position nobody drafted lately borrows the conditional rate
  * of the position before it. Conditional rates are kept because they do not depend on the draft length in use;
  * unconditional rates, which the cost model needs, are their running product.
  */
+const keptDrafts = 4;
+
 export class AcceptanceEstimate {
   readonly #accepted: Float64Array;
   readonly #reached: Float64Array;
@@ -33,7 +36,10 @@ export class AcceptanceEstimate {
 
   /** Ends a step that drafted `nDraft` positions. */
   endStep(nDraft: number): void {
-    for (let i = 0; i < this.#reached.length; i++) this.#scale(i, i < nDraft ? this.#decay : this.#idleDecay);
+    for (let i = 0; i < this.#reached.length; i++) {
+      if (i < nDraft) this.#scale(i, this.#decay);
+      else if (nDraft > 0 || (this.#reached[i] as number) > keptDrafts) this.#scale(i, this.#idleDecay);
+    }
   }
 
   /** Reduces what is known to the weight of at most `nDrafts` drafts, so that a probe can overrule it. */

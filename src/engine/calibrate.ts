@@ -44,7 +44,7 @@ export function calibrate(engine: Engine, options: CalibrationOptions = {}): Cos
   }
   engine.gate.force(undefined);
   const { baseMs, rowMs } = calibratePrefill(engine);
-  return { nSeqs, stepMs, changeMs: Math.max(0, changes.length === 0 ? 0 : median(changes)), prefillBaseMs: baseMs, prefillRowMs: rowMs };
+  return { nSeqs, stepMs, changeMs: Math.max(0, changes.length === 0 ? 0 : median(changes)), moveMs: engine.tier.hasPlain ? engine.tier.msPerMove : 0, prefillBaseMs: baseMs, prefillRowMs: rowMs };
 }
 
 /** Times of `nSteps` decode steps of n sequences at draft length k. */
@@ -57,6 +57,7 @@ function timeSteps(engine: Engine, n: number, k: number, nSteps: number): number
     engine.step();
     times.push(engine.meter.totalMs);
   }
+  engine.tier.measureMove(engine.slots.running);
   stopSequences(engine);
   return times.length > 0 ? times : [NaN];
 }

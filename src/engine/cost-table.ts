@@ -11,6 +11,8 @@ export interface CostTableData {
   readonly stepMs: readonly (readonly number[])[];
   /** One-time price of a step whose draft length differs from the last one's, in ms: graphs are rebuilt. */
   readonly changeMs: number;
+  /** Moving one sequence's state between the two contexts of the target; 0 where there is one. */
+  readonly moveMs: number;
   /** Prefill of one forward: baseMs + rowMs * rows, fitted. */
   readonly prefillBaseMs: number;
   readonly prefillRowMs: number;
@@ -34,6 +36,7 @@ export class CostTable {
   readonly nSeqs: readonly number[];
   readonly #stepMs: Float64Array[];
   readonly changeMs: number;
+  readonly moveMs: number;
   readonly prefillBaseMs: number;
   readonly prefillRowMs: number;
   readonly #rate: number;
@@ -42,6 +45,7 @@ export class CostTable {
     this.nSeqs = data.nSeqs;
     this.#stepMs = data.stepMs.map((row) => Float64Array.from(row));
     this.changeMs = data.changeMs;
+    this.moveMs = data.moveMs;
     this.prefillBaseMs = data.prefillBaseMs;
     this.prefillRowMs = data.prefillRowMs;
     this.#rate = learningRate;
@@ -86,6 +90,7 @@ export class CostTable {
       nSeqs: this.nSeqs,
       stepMs: this.#stepMs.map((row) => Array.from(row, (x) => Number(x.toFixed(4)))),
       changeMs: this.changeMs,
+      moveMs: this.moveMs,
       prefillBaseMs: this.prefillBaseMs,
       prefillRowMs: this.prefillRowMs,
     };

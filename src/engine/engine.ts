@@ -17,7 +17,7 @@ import type { EngineLoop, EventSink } from "./loop.ts";
 import type { PrefillChunk } from "./prefill-plan.ts";
 import type { EngineInfo, EngineSnapshot, GenerateRequest } from "./request.ts";
 import { checkIntegrity, snapshotOf } from "./inspection.ts";
-import { Planner } from "./planner.ts";
+import { draftCap, Planner } from "./planner.ts";
 import type { Sequence } from "./sequence.ts";
 import { ShadowDrafts } from "./shadow-drafts.ts";
 import { Slots } from "./slots.ts";
@@ -43,6 +43,8 @@ export interface EngineDependencies {
   readonly memory?: () => { rssBytes: number; deviceUsedBytes: number | undefined };
 }
 
+const maxHopeless = 64;
+
 export class Engine implements EngineLoop {
   readonly info: EngineInfo;
   readonly gate: Gate;
@@ -52,6 +54,8 @@ export class Engine implements EngineLoop {
   readonly planner: Planner;
   readonly tier: Tier;
   readonly #shadow = new ShadowDrafts();
+  /** Steps for which no draft length could win. */
+  #nHopeless = 0;
   readonly #backend: Backend;
   readonly #target: DecodeContext;
   readonly #config: EngineConfig;
@@ -62,6 +66,8 @@ export class Engine implements EngineLoop {
   readonly #memory: NonNullable<EngineDependencies["memory"]>;
   readonly #hasHead: boolean;
   readonly #rng: Rng;
+  /** Time of a decode step that the choice of a context has not counted yet. */
+  #lastDecodeMs = 0;
 
   constructor(dependencies: EngineDependencies) {
     const { backend, config } = dependencies;
@@ -79,7 +85,7 @@ export class Engine implements EngineLoop {
     // Unified KV would let one slot take all cells; an equal share each means that no decode ever lacks room.
     const nCtxSeq = Math.min(limits.nCtxSeq, Math.floor(limits.nCells / limits.nSeq));
     this.totals = new EngineTotals(nMax);
-    this.gate = new Gate({ mode: config.gate, nMax });
+    this.gate = new Gate({ mode: config.gate, nMax, nMin: config.nMin });
     this.slots = new Slots({
       backend: { ...backend, target: this.#target },
       config,
@@ -139,18 +145,23 @@ export class Engine implements EngineLoop {
     return true;
   }
 
-  /** Hidden rows are not even read while no number of sequences could win by drafting. */
+  /**
+   * Hidden rows are read only where this many sequences could win by drafts that are all accepted. Reading begins at once
+   * when that becomes so; it ends between requests, or after a while, because each change rebuilds the graph.
+   */
   #chooseTier(): void {
     const { running } = this.slots;
     if (!this.tier.hasPlain || running.length === 0) return;
     const prefilling = this.slots.inPhase("prefill");
-    if (this.#hasHead && running.length === prefilling.length && prefilling.every((s) => s.nPast === 0)) {
-      const { canPay } = this.gate;
+    const canPay = this.gate.canPayAt(running.length);
+    this.#nHopeless = canPay ? 0 : this.#nHopeless + 1;
+    if (this.#hasHead && (canPay || this.#nHopeless > maxHopeless || (running.length === prefilling.length && prefilling.every((s) => s.nPast === 0)))) {
       this.#target.setHiddenOutput(canPay);
       this.#verifier.keepsHidden = canPay;
     }
     this.gate.rollingRatio = this.tier.rollingRatio;
-    this.tier.choose(this.gate.plainGain(running.length), this.meter.totalMs, running);
+    this.tier.choose(this.gate.plainGain(running.length), this.#lastDecodeMs, running);
+    this.#lastDecodeMs = 0;
     this.gate.zeroFactor = this.tier.zeroFactor;
   }
 
@@ -174,7 +185,8 @@ export class Engine implements EngineLoop {
     // First tokens leave before the head reads the prompts.
     for (const seq of seqs) this.slots.emit(seq);
     this.slots.flush();
-    this.#drafter?.afterPrefill(seqs.filter((s) => s.phase !== "idle"), fresh, this.gate.isDrafting);
+    const hasRows = this.#verifier.keepsHidden || !this.#hasHead;
+    if (hasRows) this.#drafter?.afterPrefill(seqs.filter((s) => s.phase !== "idle"), fresh, this.gate.isDrafting);
     for (const seq of seqs) if (seq.phase === "prefill" && seq.nPrefillLeft === 0) this.slots.checkpoint(seq);
     this.meter.end();
     this.totals.nSteps++;
@@ -188,7 +200,7 @@ export class Engine implements EngineLoop {
     const chosen = this.#drafter === undefined ? 0 : this.gate.choose(seqs.length, draftCap(seqs));
     const wanted = this.tier.isPlain ? 0 : chosen;
     this.meter.begin("decode", seqs, wanted + 1, wanted, this.#drafter === undefined ? "no head" : this.gate.reason);
-    const isShadowed = this.tier.isPlain && chosen > 0 && this.gate.isProbing && this.#verifier.keepsHidden && !this.#shadow.isOpen;
+    const isShadowed = this.tier.isPlain && chosen > 0 && this.#verifier.keepsHidden && this.#shadow.isDue(this.gate.isProbing);
     const nDraft = this.#guard(seqs, () => {
       const drafter = this.#drafter as Drafter;
       const n = wanted > 0 ? drafter.draft(seqs, wanted) : 0;
@@ -203,8 +215,10 @@ export class Engine implements EngineLoop {
     for (const seq of seqs) this.slots.emit(seq);
     this.meter.end();
     if (nDraft === 0 && this.#verifier.keepsHidden) this.#drafter?.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
+    this.#lastDecodeMs = this.meter.totalMs;
+    // Drafts that were only compared, or given up, are not part of what a step of this length costs.
+    const isTypical = this.meter.isSteady && !isShadowed && !(wanted > 0 && nDraft === 0);
     // A step without drafts in the rolling context is not what one costs in the plain context.
-    const isTypical = this.meter.isSteady && !isShadowed;
     const isRollingZero = nDraft === 0 && this.tier.hasPlain && !this.tier.isPlain;
     if (isTypical && isRollingZero && this.gate.table !== undefined) this.tier.noteRolling(this.meter.totalMs / this.gate.table.stepMs(seqs.length, 0));
     this.gate.endStep(seqs.length, nDraft, isTypical && !isRollingZero ? this.meter.totalMs : undefined);
@@ -249,13 +263,16 @@ export class Engine implements EngineLoop {
     );
   }
 
-  /** Runs native work of a step. A decode that libllama refuses ends its requests with an error; a lost backend is thrown on. */
+  /** Runs native work of a step. A decode that libllama refuses ends its requests with an error, after what was written; a lost backend is thrown on. */
   #guard<T>(seqs: readonly Sequence[], work: () => T): T | undefined {
     try {
       return work();
     } catch (error) {
       if (!(error instanceof DecodeError) || error.code < -1) throw error;
-      for (const seq of seqs) if (seq.phase !== "idle") this.slots.finish(seq, "error", error.message);
+      for (const seq of seqs) {
+        this.slots.emit(seq);
+        if (seq.phase !== "idle") this.slots.finish(seq, "error", error.message);
+      }
       this.slots.flush();
       return undefined;
     }
@@ -264,7 +281,7 @@ export class Engine implements EngineLoop {
   /** Starts the counters anew, after calibration. */
   resetTotals(): void {
     this.totals = new EngineTotals(this.info.nMax);
-    this.slots.totals = this.totals;
+    this.slots.startAnew(this.totals);
     this.planner.reset();
   }
 
@@ -279,15 +296,4 @@ export class Engine implements EngineLoop {
   close(): void {
     this.#backend.close();
   }
-}
-
-/** Drafts that every sequence's context and at least one request allow. */
-function draftCap(seqs: readonly Sequence[]): number {
-  let room = Infinity;
-  let wanted = 0;
-  for (const seq of seqs) {
-    room = Math.min(room, seq.draftRoom);
-    wanted = Math.max(wanted, seq.nMax);
-  }
-  return Math.max(0, Math.min(room, wanted));
 }

@@ -15,16 +15,28 @@ import type { CostTable } from "./cost-table.ts";
 export interface GateOptions {
   readonly mode: "fixed" | "adaptive";
   readonly nMax: number;
+  /** Fewest drafts worth a verify. */
+  readonly nMin?: number;
   readonly hysteresis?: number;
   readonly horizonSteps?: number;
   readonly minProbeSteps?: number;
   readonly maxProbeSteps?: number;
 }
 
+/** A probe that has told nothing by then ends: requests too short, or none that wants drafts. */
+const maxSilentSteps = 16;
+
 /** A price measured on a busy machine must not keep a wrong length for ever. */
 const maxPrice = 0.03;
 
 export type GateReason = "fixed" | "best" | "hold" | "probe" | "cannot-pay" | "idle-at-zero" | "capped";
+
+interface Probe {
+  readonly k: number;
+  nSteps: number;
+  nDrafted: number;
+  nAccepted: number;
+}
 
 export class Gate {
   acceptance: AcceptanceEstimate;
@@ -36,14 +48,14 @@ export class Gate {
   readonly #options: Required<GateOptions>;
   /** Length in force outside of probes. */
   #current: number;
-  #probe: { k: number; nDrafted: number; nAccepted: number } | undefined;
+  #probe: Probe | undefined;
   #stepsAtZero = 0;
   #probeAfter: number;
   #lastNSeqs = 0;
   #forced: number | undefined;
 
   constructor(options: GateOptions, table?: CostTable) {
-    this.#options = { hysteresis: 0.01, horizonSteps: 64, minProbeSteps: 24, maxProbeSteps: 96, ...options };
+    this.#options = { nMin: 0, hysteresis: 0.01, horizonSteps: 64, minProbeSteps: 24, maxProbeSteps: 96, ...options };
     this.#table = table;
     this.acceptance = new AcceptanceEstimate(options.nMax);
     this.#current = options.nMax;
@@ -85,15 +97,15 @@ export class Gate {
     if (this.#forced !== undefined) return this.#forced === 0 ? 1 : -1;
     if (this.#options.mode === "fixed" || this.#table === undefined) return -1;
     let other = 0;
-    for (let k = 1; k <= this.#options.nMax; k++) other = Math.max(other, this.rate(nSeqs, k));
+    for (let k = this.#least; k <= this.#options.nMax; k++) other = Math.max(other, this.rate(nSeqs, k));
     const plain = nSeqs / this.#table.stepMs(nSeqs, 0);
     return plain / Math.max(other, plain / this.rollingRatio) - 1;
   }
 
-  /** Whether any number of sequences could win by drafts that are all accepted. */
-  get canPay(): boolean {
+  /** Whether `nSeqs` sequences could win by drafts that are all accepted. */
+  canPayAt(nSeqs: number): boolean {
     if (this.#options.mode === "fixed" || this.#table === undefined || this.#forced !== undefined) return true;
-    return this.#table.nSeqs.some((n) => this.#probeLength(n) > 0);
+    return this.#probeLength(nSeqs) > 0;
   }
 
   /**
@@ -103,16 +115,25 @@ export class Gate {
    */
   choose(nSeqs: number, cap: number): number {
     const { mode, nMax } = this.#options;
-    if (this.#forced !== undefined) return Math.min(this.#forced, cap);
+    if (this.#forced !== undefined) return this.#within(this.#forced, cap);
     if (mode === "fixed" || this.#table === undefined) {
       this.reason = cap < nMax ? "capped" : "fixed";
-      return Math.min(nMax, cap);
+      return this.#within(nMax, cap);
     }
-    if (this.#probe !== undefined && this.#probeGoesOn(nSeqs)) return Math.min(this.#probe.k, cap);
+    if (this.#probe !== undefined && this.#probeGoesOn(nSeqs)) return this.#within(this.#probe.k, cap);
     this.#adopt(nSeqs);
     this.#lastNSeqs = nSeqs;
     if (this.#current === 0) this.#maybeProbe(nSeqs);
-    return Math.min(this.#probe?.k ?? this.#current, cap);
+    return this.#within(this.#probe?.k ?? this.#current, cap);
+  }
+
+  #within(k: number, cap: number): number {
+    return cap < k && cap < this.#least ? 0 : Math.min(k, cap);
+  }
+
+  /** The shortest draft that is made at all. */
+  get #least(): number {
+    return Math.max(1, this.#options.nMin);
   }
 
   /** One sequence's verify. */
@@ -154,7 +175,7 @@ export class Gate {
 
   #best(nSeqs: number): number {
     let best = 0;
-    for (let k = 1; k <= this.#options.nMax; k++) {
+    for (let k = this.#least; k <= this.#options.nMax; k++) {
       if (this.rate(nSeqs, k) > this.rate(nSeqs, best)) best = k;
     }
     return best;
@@ -173,24 +194,24 @@ export class Gate {
     this.reason = "probe";
     this.#stepsAtZero = 0;
     this.acceptance.weakenTo(4);
-    this.#probe = { k, nDrafted: 0, nAccepted: 0 };
+    this.#probe = { k, nSteps: 0, nDrafted: 0, nAccepted: 0 };
   }
 
   /** Smallest length that pays if every draft is accepted; 0 if none does. */
   #probeLength(nSeqs: number): number {
     const table = this.#table as CostTable;
     const plain = 1 / table.stepMs(nSeqs, 0);
-    for (let k = 1; k <= this.#options.nMax; k++) if ((k + 1) / table.stepMs(nSeqs, k) > plain * (1 + this.#options.hysteresis)) return k;
+    for (let k = this.#least; k <= this.#options.nMax; k++) if ((k + 1) / table.stepMs(nSeqs, k) > plain * (1 + this.#options.hysteresis)) return k;
     return 0;
   }
 
   /** A probe lasts while its first position is accepted often enough to break even, at most until the estimate decides. */
   #probeGoesOn(nSeqs: number): boolean {
-    const probe = this.#probe as { k: number; nDrafted: number; nAccepted: number };
-    if (probe.nDrafted === 0) return true;
+    const probe = this.#probe as Probe;
+    if (probe.nDrafted === 0 && probe.nSteps++ < maxSilentSteps) return true;
     const table = this.#table as CostTable;
     const ratio = table.stepMs(nSeqs, probe.k) / table.stepMs(nSeqs, 0) - 1;
-    const isGood = probe.nAccepted / probe.nDrafted >= ratio / probe.k;
+    const isGood = probe.nDrafted > 0 && probe.nAccepted / probe.nDrafted >= ratio / probe.k;
     const isDecided = probe.nDrafted >= 32 || this.rate(nSeqs, probe.k) > this.rate(nSeqs, 0) * (1 + this.#options.hysteresis);
     if (isGood && !isDecided) return true;
     this.#probe = undefined;

@@ -60,9 +60,10 @@ export class HiddenRing {
 
   /** A copy of the rows from..to-1, or of those of them that are still held. */
   save(from: number, to: number): SavedRows {
-    const position = Math.min(to, Math.max(from, this.begin));
-    const values = new Float32Array((to - position) * this.#nEmbd);
-    for (let p = position; p < to; p++) this.read(p, values, p - position);
+    const end = Math.min(to, this.#end);
+    const position = Math.min(end, Math.max(from, this.begin));
+    const values = new Float32Array((end - position) * this.#nEmbd);
+    for (let p = position; p < end; p++) this.read(p, values, p - position);
     return { position, values };
   }
 

@@ -1,7 +1,8 @@
-/** Which free slot a request gets. Pure. */
+/** Which free slot a request gets, and whose prompt is read next. Pure. */
 import type { SlotSampling } from "./backend.ts";
 import type { GenerateRequest } from "./request.ts";
 import { isPlainGreedy, isTopKEnough } from "./sampler.ts";
+import type { Sequence } from "./sequence.ts";
 
 /** Candidates that a device top-k chain keeps. */
 export const nDeviceCandidates = 64;
@@ -36,4 +37,17 @@ export function reusableHistory(history: Int32Array, nHistory: number, prompt: I
   if (nHistory === 0 || nHistory >= prompt.length) return 0;
   for (let i = 0; i < nHistory; i++) if (history[i] !== prompt[i]) return 0;
   return nHistory;
+}
+
+const tailRows = 32;
+const patienceSteps = 8;
+
+/**
+ * Short tails first, so that a ragged burst ends together; then who was served longest ago, so that a long prompt does not hold up short ones.
+ * One that was begun and then passed over for `patienceSteps` comes before those that are new, or they could hold it up for ever.
+ */
+export function byUrgency(a: Sequence, b: Sequence, nSteps: number): number {
+  const isTail = (s: Sequence): number => (s.nPast > s.nCached && s.nPrefillLeft <= tailRows ? 0 : 1);
+  const hasWaited = (s: Sequence): number => (s.servedStep > 0 && nSteps - s.servedStep >= patienceSteps ? 0 : 1);
+  return isTail(a) - isTail(b) || hasWaited(a) - hasWaited(b) || a.servedStep - b.servedStep || a.submittedMs - b.submittedMs || a.slot - b.slot;
 }

@@ -18,6 +18,9 @@ const maxPadRows = 4;
 /** A further sequence's share of the average rate where no table says it: measured near 0.2 at 8 to 16 streams of a MoE model, 1 in theory. */
 const unknownShare = 0.5;
 
+/** A sequence whose burst is still being read does not stream yet; prompts that keep coming are no burst. */
+const maxBurstMs = 100;
+
 export interface PlannerDependencies {
   readonly slots: Slots;
   readonly gate: Gate;
@@ -52,6 +55,9 @@ export class Planner {
     // Exact output needs prompts read as they are alone: one at a time, in chunks that do not depend on the others.
     const isExact = config.verify === "sequential";
     const maxRows = Math.min(nUbatch, nRows);
+    let maxPad = Number.isFinite(nRollback) && !isExact ? Math.min(maxPadRows, nRollback) : 0;
+    // Padding rows need positions too.
+    for (const seq of prefilling) maxPad = Math.min(maxPad, Math.max(0, seq.draftRoom + 1 - seq.nPrefillLeft));
     return schedule({
       prefillLeft: (isExact ? prefilling.slice(0, 1) : prefilling).map((s) => s.nPrefillLeft),
       isFreshPrefill: prefilling.every((s) => s.nPast === s.nCached),
@@ -62,7 +68,7 @@ export class Planner {
       decodeCreditMs: this.#decodeCreditMs,
       maxRows,
       maxRowsWhileStreaming: isExact || rowMs === 0 ? maxRows : Math.max(minChunkRows, Math.floor((pauseMs - baseMs) / rowMs)),
-      maxPad: Number.isFinite(nRollback) && !isExact ? Math.min(maxPadRows, nRollback) : 0,
+      maxPad,
       sinceArrivalMs: now - slots.arrivals.lastMs,
       burstSize: slots.arrivals.burstSize,
       holdBack: {
@@ -74,10 +80,11 @@ export class Planner {
     });
   }
 
-  /** Sequences that have had a step since their prompt. */
+  /** Sequences that have had a step since their prompt, or have waited for one longer than a burst of prompts may take. */
   nStreaming(): number {
+    const now = this.#d.clock();
     let n = 0;
-    for (const seq of this.#d.slots.inPhase("decode")) if (seq.nOutput > 1) n++;
+    for (const seq of this.#d.slots.inPhase("decode")) if (seq.nOutput > 1 || now - seq.firstTokenMs > maxBurstMs) n++;
     return n;
   }
 
@@ -114,4 +121,16 @@ function pauseWeight(nStreaming: number, nWaiting: number): number {
 function marginalShare(n: number, msAtN: number, msAtNext: number): number {
   const gain = (n + 1) / msAtNext - n / msAtN;
   return Math.min(1, Math.max(0, gain * msAtN));
+}
+
+/** Drafts that every sequence's context and at least one request allow; none before the last hidden row of each is at hand. */
+export function draftCap(seqs: readonly Sequence[]): number {
+  let room = Infinity;
+  let wanted = 0;
+  for (const seq of seqs) {
+    if (seq.ring !== undefined && seq.ring.end !== seq.nPast) return 0;
+    room = Math.min(room, seq.draftRoom);
+    wanted = Math.max(wanted, seq.nMax);
+  }
+  return Math.max(0, Math.min(room, wanted));
 }

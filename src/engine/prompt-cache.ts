@@ -76,13 +76,16 @@ export class PromptCache {
     return at >= nCached + minTokens ? at : undefined;
   }
 
+  /** Whether there is an entry of just these tokens; it counts as used. */
+  has(tokens: Int32Array): boolean {
+    const known = this.#entries.find((e) => e.tokens.length === tokens.length && commonPrefix(e.tokens, tokens) === tokens.length);
+    if (known !== undefined) this.#touch(known);
+    return known !== undefined;
+  }
+
   /** Keeps an entry, at the cost of those used least recently. One that is too large alone, or known, is not kept. */
   add(entry: SavedPrompt): void {
-    const known = this.#entries.find((e) => e.tokens.length === entry.tokens.length && commonPrefix(e.tokens, entry.tokens) === e.tokens.length);
-    if (known !== undefined) {
-      this.#touch(known);
-      return;
-    }
+    if (this.has(entry.tokens)) return;
     if (entry.tokens.length < minTokens || entry.sizeBytes > this.#limitBytes) return;
     this.#entries.push(entry);
     this.#sizeBytes += entry.sizeBytes;

@@ -13,7 +13,7 @@ export interface ScheduleInput {
   /** True when none of them has been started, so that waiting for company loses nothing but time. */
   readonly isFreshPrefill: boolean;
   readonly nDecoding: number;
-  /** Decoding sequences that have had a step since their prompt: the streams that a prefill pauses. */
+  /** Decoding sequences that a prefill pauses: all but those whose burst is still being read. */
   readonly nStreaming: number;
   /** Free slots that a further request could take. */
   readonly nFreeSlots: number;

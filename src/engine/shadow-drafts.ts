@@ -12,11 +12,19 @@ interface Draft {
   readonly tokens: Int32Array;
 }
 
+const interval = 8;
+
 export class ShadowDrafts {
+  #nWaited = 0;
   readonly #open = new Map<Sequence, Draft>();
 
   get isOpen(): boolean {
     return this.#open.size > 0;
+  }
+
+  /** Whether to draft now: at once for a probe; now and then while drafting seems to pay but the context cannot. */
+  isDue(isProbe: boolean): boolean {
+    return !this.isOpen && (isProbe || ++this.#nWaited % interval === 0);
   }
 
   /** Remembers the first `nDraft` tokens of each sequence's draft, made before its pending token is decoded. */

@@ -8,7 +8,7 @@ import type { Backend } from "./backend.ts";
 import type { EngineConfig } from "./config.ts";
 import type { Drafter } from "./drafters/drafter.ts";
 import type { EventSink } from "./loop.ts";
-import { canServe, chooseSlot, reusableHistory, type FreeSlot } from "./placement.ts";
+import { byUrgency, canServe, chooseSlot, reusableHistory, type FreeSlot } from "./placement.ts";
 import { PromptCache, restoreSlot, saveSlot } from "./prompt-cache.ts";
 import type { EngineEvent, FinishEvent, FinishReason, GenerateRequest } from "./request.ts";
 import { Sequence, type SequencePhase, type SequenceShape } from "./sequence.ts";
@@ -29,14 +29,11 @@ export interface SlotDependencies {
   readonly clock: () => number;
 }
 
-const tailRows = 32;
-
 export class Slots {
   readonly sequences: readonly Sequence[];
   readonly #d: SlotDependencies;
   readonly #isEog: (token: number) => boolean;
   readonly #bytes: (token: number) => Uint8Array;
-  /** Replaced when the engine starts its counters anew. */
   totals: EngineTotals;
   readonly #byPhase: Record<SequencePhase, Sequence[]> = { idle: [], prefill: [], decode: [] };
   readonly #running: number[] = [];
@@ -44,7 +41,7 @@ export class Slots {
   #isStale = true;
   #queue: Waiting[] = [];
   #outbox: EngineEvent[] = [];
-  readonly arrivals = new Arrivals();
+  arrivals = new Arrivals();
 
   constructor(dependencies: SlotDependencies) {
     this.#d = dependencies;
@@ -56,6 +53,12 @@ export class Slots {
     this.#cache = cacheRamBytes > 0 ? new PromptCache(cacheRamBytes) : undefined;
     this.#isEog = (token) => backend.isEndOfGeneration(token);
     this.#bytes = (token) => backend.tokenBytes(token);
+  }
+
+  /** With new counters, and nothing known of arrivals. */
+  startAnew(totals: EngineTotals): void {
+    this.totals = totals;
+    this.arrivals = new Arrivals();
   }
 
   get nQueued(): number {
@@ -85,7 +88,8 @@ export class Slots {
       this.#byPhase[seq.phase].push(seq);
       if (seq.phase !== "idle") this.#running.push(seq.slot);
     }
-    this.#byPhase.prefill.sort(byUrgency);
+    const { nSteps } = this.totals;
+    this.#byPhase.prefill.sort((a, b) => byUrgency(a, b, nSteps));
     this.#isStale = false;
   }
 
@@ -224,14 +228,19 @@ export class Slots {
 
   /** The prompt is read up to a point worth keeping: saves the state there; the rest is read next. */
   checkpoint(seq: Sequence): void {
-    this.#cache?.add(saveSlot(seq, this.#d.backend.target, this.#d.drafter));
+    this.#save(seq);
     seq.readUntil = seq.nPrompt;
+  }
+
+  #save(seq: Sequence): void {
+    const cache = this.#cache;
+    if (cache !== undefined && !cache.has(seq.tokens.subarray(0, seq.nPast))) cache.add(saveSlot(seq, this.#d.backend.target, this.#d.drafter));
   }
 
   /** Makes room for another text; the history that was kept here is saved where there is a cache. */
   #vacate(seq: Sequence): void {
     if (seq.nPast === 0) return;
-    this.#cache?.add(saveSlot(seq, this.#d.backend.target, this.#d.drafter));
+    this.#save(seq);
     this.#empty(seq);
   }
 
@@ -257,17 +266,13 @@ export class Slots {
     const n = request.prompt.length;
     if (n === 0) return "the prompt has no tokens";
     if (n > shape.nCtxSeq) return `the prompt has ${n} tokens, a slot holds ${shape.nCtxSeq}; raise --ctx-size or lower --parallel`;
-    if (this.#d.config.syntheticRates !== undefined && request.nLogprobs !== undefined) return "log probabilities mean nothing with synthetic acceptance";
+    const isSynthetic = this.#d.config.syntheticRates !== undefined;
+    if (isSynthetic && request.nLogprobs !== undefined) return "log probabilities mean nothing with synthetic acceptance";
+    if (isSynthetic && request.grammar !== undefined) return "a grammar cannot hold with synthetic acceptance: drafts are taken unseen";
     if (!this.sequences.some((s) => canServe(s.sampling, request)))
       return "the request needs all logits (grammar, penalties, bias, logprobs or a wide top_k) and no slot has them; start the server with --host-slots 1 or --sampling host";
     return undefined;
   }
-}
-
-/** Short tails first, so that a ragged burst ends together; then who was served longest ago, so that a long prompt does not hold up short ones. */
-function byUrgency(a: Sequence, b: Sequence): number {
-  const isTail = (s: Sequence): number => (s.nPast > s.nCached && s.nPrefillLeft <= tailRows ? 0 : 1);
-  return isTail(a) - isTail(b) || a.servedStep - b.servedStep || a.submittedMs - b.submittedMs || a.slot - b.slot;
 }
 
 function unstartedEvent(request: GenerateRequest, reason: FinishReason, message?: string): FinishEvent {

@@ -8,12 +8,15 @@
 import type { TargetPair } from "./target-pair.ts";
 
 const ratioRate = 0.05;
+/** Snapshots always cost something; a table measured on a busy machine may seem to say otherwise. */
+const minRatio = 1.03;
+const maxRatio = 1.5;
 
 export class Tier {
   readonly #pair: TargetPair | undefined;
   readonly #clock: () => number;
   /** Copying one state; a guess until the first was copied. */
-  #msPerMove = 5;
+  msPerMove = 5;
   /** What the other context would have saved since the last change. */
   #regretMs = 0;
   /** What a step without drafts costs in the rolling context, over the plain one. */
@@ -44,7 +47,19 @@ export class Tier {
 
   /** A step without drafts in the rolling context took `ratio` of what it takes in the plain one. */
   noteRolling(ratio: number): void {
-    this.#rollingRatio += ratioRate * (Math.min(1.5, Math.max(1, ratio)) - this.#rollingRatio);
+    this.#rollingRatio += ratioRate * (Math.min(maxRatio, Math.max(minRatio, ratio)) - this.#rollingRatio);
+  }
+
+  /** Learns what a move costs by moving these slots there and back; for calibration. */
+  measureMove(slots: readonly number[]): void {
+    const pair = this.#pair;
+    if (pair === undefined || slots.length === 0) return;
+    const startMs = this.#clock();
+    for (let i = 0; i < 2; i++) {
+      pair.use(!pair.isPlain);
+      pair.moveToActive(slots);
+    }
+    this.msPerMove = (this.#clock() - startMs) / (2 * slots.length);
   }
 
   /**
@@ -59,12 +74,12 @@ export class Tier {
     if (gain < 0) return;
     let nHeld = 0;
     for (const slot of slots) if (pair.lastPosition(slot) >= 0) nHeld++;
-    if (nHeld * this.#msPerMove > this.#regretMs) return;
+    if (nHeld * this.msPerMove > this.#regretMs) return;
     this.#regretMs = 0;
     pair.use(!pair.isPlain);
     if (nHeld === 0) return;
     const startMs = this.#clock();
     pair.moveToActive(slots);
-    this.#msPerMove = (this.#clock() - startMs) / nHeld;
+    this.msPerMove = (this.#clock() - startMs) / nHeld;
   }
 }

@@ -69,13 +69,16 @@ export class Verifier {
   readPrompt(seqs: readonly Sequence[], length: number): ReadonlyMap<Sequence, FreshHidden> {
     const { rows } = this.#target;
     rows.n = 0;
+    let nOutputs = 0;
     for (const seq of seqs) {
       for (let p = seq.nPast; p < seq.nPast + length; p++) {
         this.#addRow(seq, seq.tokens[Math.min(p, seq.nPrompt - 1)] as number, p);
-        rows.outputs[rows.n - 1] = p === seq.nPrompt - 1 ? 1 : 0;
+        const isLast = p === seq.nPrompt - 1;
+        if (isLast) nOutputs++;
+        else rows.outputs[rows.n - 1] = 0;
       }
     }
-    this.#decode();
+    this.#decode(nOutputs);
     const fresh = new Map<Sequence, FreshHidden>();
     const view = this.keepsHidden ? this.#target.hiddenAll() : undefined;
     for (const [i, seq] of seqs.entries()) {
@@ -173,7 +176,7 @@ export class Verifier {
     rows.outputs[i] = 1;
   }
 
-  #decode(): void {
+  #decode(nOutputs = this.#target.rows.n): void {
     const { clock, launched } = this.#hooks;
     const startMs = clock();
     this.#target.decode();
@@ -182,6 +185,6 @@ export class Verifier {
     this.times.decodeMs += clock() - startMs;
     this.times.nDecodes++;
     this.times.nRows += this.#target.rows.n;
-    this.times.nOutputs += this.#target.rows.n;
+    this.times.nOutputs += nOutputs;
   }
 }

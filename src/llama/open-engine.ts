@@ -95,6 +95,7 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
       const data = keptTable(costTableFile(options, backend, hooks.cacheDir), engine.info.nMax, () => calibrate(engine, { onProgress: (done, total) => hooks.progress?.(done / total, "calibration") }));
       engine.gate.useTable(new CostTable(data));
       engine.planner.prefillCost = { baseMs: data.prefillBaseMs, rowMs: data.prefillRowMs };
+      engine.tier.msPerMove = data.moveMs;
     } else engine.planner.prefillCost = calibratePrefill(engine);
     isCalibrating = false;
     engine.resetTotals();
@@ -170,8 +171,9 @@ function costTableFile(options: EngineOptions, backend: LlamaBackend, cacheDir?:
     return [path.resolve(file), size, mtimeMs];
   });
   const { device, library } = backend.description;
-  const { parallel, ctxSize, ubatchSize, flashAttn, kvUnified, graphReuse, specDraftNMax, specVerify, specCatchup, specDraftPad, sampling, specDraftSampling, batchedArgmax, kvPin, cacheTypeK, cacheTypeV, threads } = options;
-  const key = JSON.stringify({ version: 3, identity, device, library, parallel, ctxSize, ubatchSize, flashAttn, kvUnified, graphReuse, specDraftNMax, specVerify, specCatchup, specDraftPad, sampling, specDraftSampling, batchedArgmax, kvPin, cacheTypeK, cacheTypeV, threads });
+  // Everything that could change a step's time; what surely does not is left out.
+  const { seed: _seed, trace: _trace, cacheRam: _ram, cachePrompt: _cache, prefillWaitMs: _wait, specGate: _gate, llamaDir: _dir, ...rest } = options;
+  const key = JSON.stringify({ version: 4, identity, device, library, ...rest });
   const folder = cacheDir ?? path.join(process.env["XDG_CACHE_HOME"] ?? path.join(os.homedir(), ".cache"), "foretoken", "cost");
   return path.join(folder, `${createHash("sha256").update(key).digest("hex").slice(0, 24)}.json`);
 }
@@ -180,11 +182,12 @@ function costTableFile(options: EngineOptions, backend: LlamaBackend, cacheDir?:
 function keptTable(file: string, nMax: number, measure: () => CostTableData): CostTableData {
   try {
     const data = JSON.parse(fs.readFileSync(file, "utf8")) as CostTableData;
-    if (data.stepMs.every((row) => row.length === nMax + 1 && row.every((ms) => ms > 0))) return data;
+    if (isTable(data, nMax)) return data;
   } catch {
     // Measured below.
   }
   const data = measure();
+  if (!isTable(data, nMax)) return data;
   try {
     fs.mkdirSync(path.dirname(file), { recursive: true });
     fs.writeFileSync(`${file}.${process.pid}`, JSON.stringify(data));
@@ -193,4 +196,8 @@ function keptTable(file: string, nMax: number, measure: () => CostTableData): Co
     // Measured again next time.
   }
   return data;
+}
+
+function isTable({ stepMs, moveMs }: CostTableData, nMax: number): boolean {
+  return Number.isFinite(moveMs) && stepMs.every((row) => row.length === nMax + 1 && row.every((ms) => ms > 0));
 }

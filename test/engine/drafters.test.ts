@@ -29,6 +29,16 @@ describe.each([2, 3])("%i heads, a context each", (nHeads) => {
     h.engine.checkIntegrity();
   });
 
+  test("a batch too small for what all sequences lack at once", () => {
+    const h = harness({ nMax: 2 }, { nSeq: 4, nHeads, nRows: 16, nUbatch: 16 });
+    h.engine.gate.force(0);
+    for (let id = 0; id < 4; id++) h.engine.submit(request(id, prompt(4, id), { maxTokens: 40 }));
+    for (let i = 0; i < 10; i++) h.engine.step();
+    h.engine.gate.force(2);
+    h.runAll();
+    for (let id = 0; id < 4; id++) expect(h.tokensOf(id)).toEqual(plainText(next, prompt(4, id), 40));
+  });
+
   test("right heads are accepted whole", () => {
     const h = harness({ nMax: nHeads }, { nSeq: 2, nHeads });
     h.engine.submit(request(1, prompt(9), { maxTokens: 1 + 5 * (nHeads + 1) }));

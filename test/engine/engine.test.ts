@@ -1,5 +1,8 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
+import { DecodeError } from "../../src/engine/backend.ts";
+import { CostTable } from "../../src/engine/cost-table.ts";
+import type { StepRecord } from "../../src/engine/trace.ts";
 import { hashNext } from "../fake-backend.ts";
 import { harness, plainText, request } from "./run.ts";
 
@@ -173,7 +176,88 @@ describe("the end of a request", () => {
   });
 });
 
+test.each(["sequential", "by-depth"] as const)("%s: a decode refused in mid-step ends its requests with an error after the tokens that were written", (verify) => {
+  const h = harness({ nMax: 2, verify }, { nSeq: 2 });
+  for (const id of [0, 1]) h.engine.submit(request(id, prompt(5, id), { maxTokens: 30 }));
+  for (let i = 0; i < 3; i++) h.engine.step();
+  const decode = h.backend.target.decode.bind(h.backend.target);
+  let n = 0;
+  h.backend.target.decode = () => {
+    if (++n === 2) throw new DecodeError(1, "no room");
+    decode();
+  };
+  h.runAll();
+  for (const id of [0, 1]) {
+    const { reason, usage } = h.finishOf(id);
+    expect(reason).toBe("error");
+    expect(h.tokensOf(id)).toEqual(plainText(next, prompt(5, id), usage.nOutput));
+  }
+  h.engine.submit(request(2, prompt(5, 2), { maxTokens: 9 }));
+  h.runAll();
+  expect(h.tokensOf(2)).toEqual(plainText(next, prompt(5, 2), 9));
+  h.engine.checkIntegrity();
+});
+
+describe("where no acceptance could pay, hidden rows are not kept", () => {
+  const hopeless = { nSeqs: [1, 2], stepMs: [[1, 2.5, 4], [2, 5, 8]], changeMs: 0, moveMs: 5, prefillBaseMs: 0, prefillRowMs: 0.1 };
+  const paying = { ...hopeless, stepMs: [[1, 1.1, 1.2], [2, 2.2, 2.4]] };
+
+  /** Decodes take the time that the tables say. */
+  function timed(config: Parameters<typeof harness>[0], nSeq: number): ReturnType<typeof harness> {
+    let now = 0;
+    const h = harness({ gate: "adaptive", nMax: 2, ...config }, { nSeq, hasPlain: true }, { clock: () => now });
+    for (const context of [h.backend.target, h.backend.plainTarget as NonNullable<typeof h.backend.plainTarget>]) {
+      const decode = context.decode.bind(context);
+      context.decode = () => {
+        const { n, seqs } = context.rows;
+        now += 0.9 * new Set(seqs.subarray(0, n)).size + 0.1 * n;
+        decode();
+      };
+    }
+    h.engine.gate.useTable(new CostTable(hopeless));
+    return h;
+  }
+
+  test("the head is never fed, from the first prompt on", () => {
+    const h = timed({}, 2);
+    for (const id of [0, 1, 2]) h.engine.submit(request(id, prompt(9, id), { maxTokens: 40 }));
+    h.runAll();
+    for (const id of [0, 1, 2]) expect(h.tokensOf(id)).toEqual(plainText(next, prompt(9, id), 40));
+    expect(h.backend.log.filter((d) => d.role === "head")).toHaveLength(0);
+  });
+
+  test("when drafting begins to pay in mid-run, only rows that were kept are fed", () => {
+    const h = timed({}, 2);
+    for (const id of [0, 1]) h.engine.submit(request(id, prompt(9 + id, id), { maxTokens: 100 }));
+    for (let i = 0; i < 10; i++) h.engine.step();
+    h.engine.gate.useTable(new CostTable(paying));
+    h.runAll();
+    for (const id of [0, 1]) expect(h.tokensOf(id)).toEqual(plainText(next, prompt(9 + id, id), 100));
+    expect(h.engine.snapshot().draft.nAccepted).toBeGreaterThan(10);
+  });
+
+  test("a prompt saved without its rows is restored without them", () => {
+    const h = timed({ cachePrompt: true, cacheRamBytes: 1e9 }, 1);
+    const shared = prompt(100, 4);
+    for (const id of [0, 1, 2]) {
+      if (id === 2) h.engine.gate.useTable(new CostTable(paying));
+      h.engine.submit(request(id, [...shared, ...prompt(9, id)], { maxTokens: 40, cachePrompt: true }));
+      h.runAll();
+      expect(h.tokensOf(id)).toEqual(plainText(next, [...shared, ...prompt(9, id)], 40));
+    }
+    expect(h.finishOf(2).usage.nCached).toBe(100);
+    expect(h.engine.snapshot().draft.nAccepted).toBeGreaterThan(10);
+  });
+});
+
 describe("synthetic acceptance", () => {
+  test("a grammar is refused: set rates would break it", () => {
+    const h = harness({ nMax: 2, syntheticRates: [0.9, 0.6] });
+    h.engine.submit(request(1, prompt(5), { grammar: 'root ::= "a"' }));
+    h.runAll();
+    expect(h.finishOf(1)).toMatchObject({ reason: "error", isRefusal: true });
+  });
+
   test("follows the unconditional rates, at any mode, and says so", () => {
     for (const verify of ["batched", "by-depth", "sequential"] as const) {
       const h = harness({ nMax: 2, verify, syntheticRates: [0.9, 0.6], seed: 3 }, { nSeq: 4, nCtxSeq: 4096, isDraftRight: () => false });
@@ -205,6 +289,51 @@ describe("prefill", () => {
     expect(target.length).toBeLessThanOrEqual(7);
     expect(target.every((d) => d.nForwards === 1)).toBe(true);
     for (const id of lengths.keys()) expect(h.tokensOf(id)).toHaveLength(1);
+  });
+
+  test("a padded prompt stays within the context", () => {
+    const h = harness({ nMax: 4, cachePrompt: true }, { nSeq: 2, nCtxSeq: 64 });
+    h.engine.submit(request(0, prompt(30), { maxTokens: 3, cachePrompt: true }));
+    h.runAll();
+    const full = [...prompt(30), ...h.tokensOf(0), ...prompt(31, 2)];
+    h.engine.submit(request(1, full, { maxTokens: 5, cachePrompt: true }));
+    h.engine.submit(request(2, prompt(35, 3), { maxTokens: 5 }));
+    h.runAll();
+    expect(h.finishOf(1)).toMatchObject({ reason: "length", usage: { nPrompt: 64, nCached: 33 } });
+    expect(h.finishOf(2).reason).toBe("length");
+  });
+
+  test("trace: the outputs of a prompt are its last rows only", () => {
+    const records: StepRecord[] = [];
+    const h = harness({ nMax: 2 }, { nSeq: 2 }, { trace: (record) => void records.push(record) });
+    for (const id of [0, 1]) h.engine.submit(request(id, prompt(20, id), { maxTokens: 4 }));
+    h.runAll();
+    expect(records[0]).toMatchObject({ kind: "prefill", nRows: 40, nOutputs: 2 });
+    expect(records[1]).toMatchObject({ kind: "decode", nRows: 6, nOutputs: 6 });
+  });
+
+  describe("under a load of short prompts that never lets up", () => {
+    const keepBusy = (h: ReturnType<typeof harness>, until: number, maxSteps: number): void => {
+      for (let i = 0, id = 100; i < maxSteps && !h.events.some((e) => e.kind === "finish" && e.id === until); i++) {
+        while (h.engine.slots.nQueued < 4) h.engine.submit(request(id, prompt(20, id++), { maxTokens: 1 }));
+        h.engine.step();
+        h.clock.now += 5;
+      }
+    };
+
+    test("a stream that has its first token goes on", () => {
+      const h = harness({}, { nSeq: 2, nHeads: 0 });
+      h.engine.submit(request(0, prompt(5), { maxTokens: 30 }));
+      keepBusy(h, 0, 500);
+      expect(h.finishOf(0).usage.nOutput).toBe(30);
+    });
+
+    test("a long prompt is read to its end", () => {
+      const h = harness({}, { nSeq: 2, nHeads: 0, nCtxSeq: 4096, nUbatch: 64 });
+      h.engine.submit(request(0, prompt(1000), { maxTokens: 1 }));
+      keepBusy(h, 0, 500);
+      expect(h.finishOf(0).usage.nOutput).toBe(1);
+    });
   });
 
   test("running streams keep at least half their pace while a long prompt is read", () => {
@@ -247,4 +376,13 @@ test("random traffic: texts equal plain decoding, slots and contexts agree when 
     ),
     { numRuns: 300 },
   );
+});
+
+test("counters that start anew forget the arrivals of before", () => {
+  const h = harness({}, { nSeq: 8, nHeads: 0 });
+  for (let id = 0; id < 8; id++) h.engine.submit(request(id, prompt(9, id), { maxTokens: 3 }));
+  h.runAll();
+  expect(h.engine.slots.arrivals.burstSize).toBe(8);
+  h.engine.resetTotals();
+  expect(h.engine.slots.arrivals.burstSize).toBe(1);
 });

@@ -77,7 +77,7 @@ describe("acceptance that changes in mid-run", () => {
 });
 
 test("where no acceptance could pay the gate never drafts", () => {
-  const table = new CostTable({ nSeqs: [1, 4], stepMs: [[1, 2.1, 3.3], [4, 8.2, 12.4]], changeMs: 0, prefillBaseMs: 0, prefillRowMs: 1 });
+  const table = new CostTable({ nSeqs: [1, 4], stepMs: [[1, 2.1, 3.3], [4, 8.2, 12.4]], changeMs: 0, moveMs: 5, prefillBaseMs: 0, prefillRowMs: 1 });
   const gate = new Gate({ mode: "adaptive", nMax: 2 }, table);
   for (let step = 0; step < 1000; step++) {
     expect(gate.choose(4, 2)).toBe(0);
@@ -98,9 +98,39 @@ test("the cap of a step is obeyed, also in a probe and in fixed mode", () => {
   expect(new Gate({ mode: "fixed", nMax: 3 }).choose(1, 2)).toBe(2);
 });
 
+test("drafts shorter than n_min are never asked for", () => {
+  const table = new CostTable({ nSeqs: [1], stepMs: [[1, 1.2, 2.2, 3.3]], changeMs: 0, moveMs: 5, prefillBaseMs: 0, prefillRowMs: 1 });
+  const gate = new Gate({ mode: "adaptive", nMax: 3, nMin: 2 }, table);
+  const chosen = new Set<number>();
+  for (let step = 0; step < 600; step++) {
+    const k = gate.choose(1, step % 7 === 0 ? 1 : 3);
+    chosen.add(k);
+    gate.note(k, Math.min(k, 1));
+    gate.endStep(1, k, undefined);
+  }
+  expect(chosen.has(1)).toBe(false);
+  expect(new Gate({ mode: "fixed", nMax: 3, nMin: 2 }).choose(1, 1)).toBe(0);
+});
+
+test("a probe that learns nothing ends", () => {
+  const gate = new Gate({ mode: "adaptive", nMax: 3 }, new CostTable(h200Table));
+  for (let step = 0; step < 100 && gate.isDrafting; step++) {
+    const k = gate.choose(4, 3);
+    gate.note(k, 0);
+    gate.endStep(4, k, undefined);
+  }
+  let nDrafting = 0;
+  for (let step = 0; step < 400; step++) {
+    gate.choose(4, 0);
+    gate.endStep(4, 0, undefined);
+    if (gate.isDrafting) nDrafting++;
+  }
+  expect(nDrafting).toBeLessThan(150);
+});
+
 describe("a table measured on a busy machine", () => {
   test("more drafts or sequences are never cheaper", () => {
-    const table = new CostTable({ nSeqs: [1, 2, 4], stepMs: [[1.1, 2, 2.8], [1.3, 3.4, 12.4], [14.2, 10.1, 31.8]], changeMs: 0, prefillBaseMs: 0, prefillRowMs: 0 });
+    const table = new CostTable({ nSeqs: [1, 2, 4], stepMs: [[1.1, 2, 2.8], [1.3, 3.4, 12.4], [14.2, 10.1, 31.8]], changeMs: 0, moveMs: 5, prefillBaseMs: 0, prefillRowMs: 0 });
     for (const n of [1, 2, 3, 4]) {
       for (let k = 0; k < 2; k++) expect(table.stepMs(n, k + 1)).toBeGreaterThan(table.stepMs(n, k));
       if (n < 4) for (let k = 0; k <= 2; k++) expect(table.stepMs(n + 1, k)).toBeGreaterThanOrEqual(table.stepMs(n, k));
@@ -113,7 +143,7 @@ describe("a table measured on a busy machine", () => {
 
   test("a length 0 that was measured too dear is tried, measured and kept when nothing is accepted", () => {
     const trueMs = [5, 9, 13];
-    const gate = new Gate({ mode: "adaptive", nMax: 2 }, new CostTable({ nSeqs: [1, 4], stepMs: [[1, 2, 3], [14.2, 10.1, 31.8]], changeMs: 20, prefillBaseMs: 0, prefillRowMs: 0 }));
+    const gate = new Gate({ mode: "adaptive", nMax: 2 }, new CostTable({ nSeqs: [1, 4], stepMs: [[1, 2, 3], [14.2, 10.1, 31.8]], changeMs: 20, moveMs: 5, prefillBaseMs: 0, prefillRowMs: 0 }));
     let nLate = 0;
     for (let step = 0; step < 600; step++) {
       const k = gate.choose(4, 2);

@@ -4,7 +4,7 @@ import { CostTable } from "../../src/engine/cost-table.ts";
 import type { FakeContext } from "../fake-backend.ts";
 import { harness } from "./run.ts";
 
-const table = new CostTable({ nSeqs: [1, 3, 5], stepMs: [[1, 1.1, 1.2, 1.3], [1.5, 2, 2.6, 3.2], [2, 4, 6, 8]], changeMs: 0, prefillBaseMs: 0, prefillRowMs: 0.1 });
+const table = new CostTable({ nSeqs: [1, 3, 5], stepMs: [[1, 1.1, 1.2, 1.3], [1.5, 2, 2.6, 3.2], [2, 4, 6, 8]], changeMs: 0, moveMs: 5, prefillBaseMs: 0, prefillRowMs: 0.1 });
 
 test("10,000 random operations on two contexts of the target, drafting now and then: one end each, slots and contexts agree", () => {
   let nMoved = 0;

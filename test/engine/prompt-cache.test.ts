@@ -104,6 +104,20 @@ describe.each([1, 2, 3])("%i heads", (nHeads) => {
     expect(h.finishOf(5).usage.nCached).toBe(100);
   });
 
+  test("a beginning that several share at once is copied once", () => {
+    const h = harness({ nMax, cachePrompt: true, cacheRamBytes: 1e9 }, { ...fake, nHeads, nSeq: 6 });
+    const save = h.backend.target.saveSequence.bind(h.backend.target);
+    let nSaved = 0;
+    h.backend.target.saveSequence = (seq) => {
+      nSaved++;
+      return save(seq);
+    };
+    const shared = text(100, 4);
+    for (let id = 0; id < 6; id++) h.engine.submit(request(id, [...shared, ...text(7, 5 + id)], { maxTokens: 9, cachePrompt: true }));
+    h.runAll();
+    expect(nSaved).toBe(1);
+  });
+
   test("without room nothing is saved and nothing breaks", () => {
     const h = start(16);
     const shared = text(100, 4);

@@ -43,6 +43,7 @@ export const h200Table: CostTableData = {
   nSeqs: sizes,
   stepMs: sizes.map((_, i) => [0, 1, 2, 3].map((k) => (targetMs[i]?.[k] as number) + (k === 0 ? 0 : (draftMs[i]?.[1] as number) + (k - 1) * (draftMs[i]?.[0] as number)))),
   changeMs: 2,
+  moveMs: 15,
   prefillBaseMs: 33,
   prefillRowMs: 0.078,
 };

@@ -54,7 +54,7 @@ describe("readExtras", () => {
   test("a trace gives row shapes, the gate's costs, and time by phase", () => {
     const times = { total: 40, process: 0, generate: 8, verify: 30, own: 2 };
     const summary = { nDecodeSteps: 4, nDecodes: 5, nForwards: 6, nRows: 70, nOutputs: 50, nEmitted: 40, steadyShape: "2 seq x 3 rows", steadyShare: 0.75, decodeMs: times, nProcessCalls: 1, nGenerateCalls: 8 };
-    const extras = readExtras(recipe, [done("trace", [{ concurrency: 2, tokPerSec: 100, summary, costTable: { nSeqs: [1, 2], stepMs: [[1, 2, 3], [2, 3, 4]], changeMs: 0, prefillBaseMs: 0, prefillRowMs: 0 } }])]);
+    const extras = readExtras(recipe, [done("trace", [{ concurrency: 2, tokPerSec: 100, summary, costTable: { nSeqs: [1, 2], stepMs: [[1, 2, 3], [2, 3, 4]], changeMs: 0, moveMs: 5, prefillBaseMs: 0, prefillRowMs: 0 } }])]);
     expect(extras.shapes).toEqual([{ profile: "Drafts of two, c2", requests: 8, outputTokens: 40, tokPerSec: 100, decodeCalls: 5, forwards: 6, rows: 70, logitRows: 50, shape: "`2 seq x 3 rows` (75% of decode steps)" }]);
     expect(extras.costs[0]?.cells).toHaveLength(6);
     expect(extras.costs[0]?.cells[4]).toEqual({ context: "step", sequences: 2, rows: 2, ms: 3 });

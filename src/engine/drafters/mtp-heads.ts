@@ -18,6 +18,9 @@ export interface MtpHeadsOptions {
   readonly clock: () => number;
 }
 
+/** More missing rows than this are fed without outputs first. */
+const maxFusedRows = 16;
+
 /** What a head has of one slot. */
 interface Place {
   /** Positions 0..past-1 are in the head's context, fed with accepted tokens. */
@@ -126,7 +129,10 @@ export class MtpHeadsDrafter implements Drafter {
   /** One decode of head j for draft position n: rows it lacks, the pending token, the drafts so far. Returns the output rows. */
   #run(j: number, seqs: readonly Sequence[], n: number): number[] {
     const head = this.#heads[j] as DecodeContext;
-    for (const seq of seqs) if (seq.nPast - this.#place(j, seq).past > 16) this.#catchUp(j, seq);
+    let nRows = 0;
+    for (const seq of seqs) nRows += n > j ? 1 : seq.nPast + n - this.#place(j, seq).past + 1;
+    const isTooMany = nRows > head.rows.capacity;
+    for (const seq of seqs) if (isTooMany || seq.nPast - this.#place(j, seq).past > maxFusedRows) this.#catchUp(j, seq);
     head.rows.n = 0;
     const outputs: number[] = [];
     const firsts: [row: number, position: number, count: number][] = [];
