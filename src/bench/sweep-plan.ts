@@ -24,6 +24,8 @@ const SweepServer = z
     /** Marks output that is not model text (synthetic acceptance, random weights). */
     synthetic: z.boolean().default(false),
     note: z.string().optional(),
+    /** Stands for what else its measurements depend on, such as the contents of files: cells of another salt are not taken. */
+    salt: z.string().optional(),
     load: PartialLoad.optional(),
   })
   .refine((server) => (server.command === undefined) !== (server.url === undefined), "needs either `command` or `url`");
@@ -44,8 +46,6 @@ const SweepPlan = z.strictObject({
   load: PartialLoad.default({}),
   /** Changes of the load at one concurrency. */
   at: z.record(z.string().regex(/^\d+$/, "a concurrency"), PartialLoad).default({}),
-  /** Stands for what else the measurements depend on, such as the contents of files: cells of another salt are not taken. */
-  salt: z.string().optional(),
   /** Stop before this many seconds have passed; a later run goes on where this one stopped. */
   budget: z.number().positive().optional(),
 });
@@ -120,7 +120,7 @@ function cell(plan: SweepPlan, server: SweepServer, concurrency: number, round: 
   const seed = (given.seed ?? 1) + 1000 * round + concurrency;
   const parsed = LoadOptions.safeParse({ ...given, concurrency, seed });
   if (!parsed.success) throw usageError(`load at concurrency ${concurrency}: ${parsed.error.issues[0]?.path.join(".")}: ${parsed.error.issues[0]?.message}`);
-  const { name, command, url, env, model } = server;
-  const key = createHash("sha256").update(JSON.stringify([name, command, url, env, model, parsed.data, round, plan.salt])).digest("hex").slice(0, 16);
+  const { name, command, url, env, model, salt } = server;
+  const key = createHash("sha256").update(JSON.stringify([name, command, url, env, model, parsed.data, round, salt])).digest("hex").slice(0, 16);
   return { server, concurrency, round, load: parsed.data, key };
 }

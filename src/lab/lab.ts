@@ -73,7 +73,7 @@ async function runStep(recipe: Recipe, plan: PlannedStep, key: string, folder: s
   if (canResume) context.note("goes on where it was stopped");
   const startMs = performance.now();
   const log = path.join(folder, "logs", `${step.id}.log`);
-  const done = step.run === undefined ? { exitCode: 0, result: await runMatrix(recipe, step, key, folder, { ...context, hashes }) } : await verbStep([...step.run, ...(canResume ? (step.resume?.add ?? []) : [])], step.mayFail, log, label, context);
+  const done = step.run === undefined ? { exitCode: 0, result: await runMatrix(recipe, step, folder, { ...context, hashes }) } : await verbStep([...step.run, ...(canResume ? (step.resume?.add ?? []) : [])], step.mayFail, log, label, context);
   if (step.run?.[0] === "pull" && files[0] !== undefined) linkPulled(done.result, files[0].file);
   const outputs: StepRecord["outputs"][number][] = [];
   for (const { id, file } of files) {

@@ -10,7 +10,7 @@ import { probeCorrectness, type CorrectnessCase, type CorrectnessReport } from "
 import { UserError } from "../util/errors.ts";
 import { writeTextAtomic } from "../util/files.ts";
 import { estimateProfile } from "./estimate.ts";
-import { hashOf, type HashCache } from "./keys.ts";
+import { hashOf, sourceHash, type HashCache } from "./keys.ts";
 import type { Expectation, Matrix, Profile, Recipe, Step } from "./recipe.ts";
 
 export interface ProfileCheck {
@@ -61,21 +61,27 @@ export interface MatrixContext {
   readonly signal?: AbortSignal;
   readonly note: (text: string) => void;
   readonly hashes: HashCache;
+  /** Measure every cell again. */
+  readonly fresh?: boolean;
 }
 
-/** `key` is the step's: cells measured under another are not taken. @throws {UserError} when not one cell could be measured. */
-export async function runMatrix(recipe: Recipe, step: Step, key: string, folder: string, context: MatrixContext): Promise<MatrixResult> {
+/** Cells that are there are taken while program, files and load are the same, so more rounds or profiles add to them. @throws {UserError} when not one cell could be measured. */
+export async function runMatrix(recipe: Recipe, step: Step, folder: string, context: MatrixContext): Promise<MatrixResult> {
   const matrix = step.matrix as Matrix;
-  const plan = { ...matrixPlan(recipe, step, matrix), salt: key };
+  const models = await modelFiles(recipe, matrix, context.hashes);
+  const inputs = await Promise.all(step.inputs.map((name) => context.hashes.contentHash(recipe.artifacts[name]?.file ?? name)));
+  const saltOf = (name: string): string => hashOf([sourceHash("serve"), inputs, models.get(name)?.map((m) => m.sha256)]).slice(0, 16);
+  const made = matrixPlan(recipe, step, matrix);
+  const plan = { ...made, servers: made.servers.map((s) => ({ ...s, salt: saltOf(s.name) })) };
   const own = matrixFolder(folder, step);
   await writeTextAtomic(path.join(own, "plan.yaml"), yaml.stringify(plan));
   const cases = matrix.correctness && recipe.correctness !== undefined ? correctnessCases(recipe.correctness) : [];
   const gate = new CorrectnessGate(plan, cases, path.join(own, "correctness"));
   const estimates = await estimateAll(recipe, matrix, context.signal);
-  const models = await modelFiles(recipe, matrix, context.hashes);
   const outcome = await runSweep(plan, own, {
     ...(context.signal === undefined ? {} : { signal: context.signal }),
     note: context.note,
+    fresh: context.fresh === true,
     models: (name) => models.get(name) ?? [],
     async onReady(name, target) {
       for (const check of await gate.run(name, target, context.signal)) if (!check.ok) context.note(`${name}: ${check.name} FAILED: ${check.detail}`);
@@ -137,6 +143,6 @@ class CorrectnessGate {
   }
 
   #key(name: string): string {
-    return hashOf([this.#plan.servers.find((s) => s.name === name), this.#cases, this.#plan.salt]);
+    return hashOf([this.#plan.servers.find((s) => s.name === name), this.#cases]);
   }
 }

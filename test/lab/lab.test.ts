@@ -15,7 +15,7 @@ afterAll(() => fs.rmSync(runs, { recursive: true }));
 const fake = path.join(import.meta.dirname, "..", "bench", "fake-openai.mjs");
 
 /** A real verb, and profiles on a program that answers at once: everything but weights. */
-function recipe(more: { maxTokens?: number; broken?: boolean } = {}): Recipe {
+function recipe(more: { maxTokens?: number; broken?: boolean; rounds?: number } = {}): Recipe {
   const command = [process.execPath, fake, "--port", "{port}", "--model", "small"];
   return checkRecipe(
     {
@@ -25,7 +25,7 @@ function recipe(more: { maxTokens?: number; broken?: boolean } = {}): Recipe {
       steps: [
         { id: "bootstrap", title: "Bootstrap", run: ["bootstrap", embeddedCheckpoint, "-o", "{head}"], inputs: [embeddedCheckpoint], outputs: ["head"] },
         { id: "convert", title: "Convert", run: ["convert", "{head}", "--mtp", "-o", "{gguf}"], outputs: ["gguf"] },
-        { id: "bench", title: "Measure", matrix: { profiles: ["plain", "mtp"], concurrency: [1, 2], rounds: 2, load: { requests: 3, warmup: 1, maxTokens: more.maxTokens ?? 6 } } },
+        { id: "bench", title: "Measure", matrix: { profiles: ["plain", "mtp"], concurrency: [1, 2], rounds: more.rounds ?? 2, load: { requests: 3, warmup: 1, maxTokens: more.maxTokens ?? 6 } } },
         ...(more.broken === true ? [{ id: "inspect", title: "Inspect", run: ["inspect", "{run}/no-such.gguf"] }] : []),
       ],
       profiles: { plain: { name: "target only", command, files: ["gguf"] }, mtp: { name: "with drafts", command, files: ["gguf"], baseline: "plain" } },
@@ -85,6 +85,16 @@ describe("runLab", () => {
     const { nRun } = await runLab(recipe({ maxTokens: 8 }), folder, { note });
     expect(nRun).toBe(1);
     expect(notes.filter((n) => n.includes("tok/s"))).toHaveLength(8 - 3);
+  });
+
+  test("another round is added to those that are there; --fresh measures all again", async () => {
+    const measured = (): number => notes.filter((n) => n.includes("tok/s")).length;
+    notes.length = 0;
+    expect((await runLab(recipe({ maxTokens: 8, rounds: 3 }), folder, { note })).nRun).toBe(1);
+    expect(measured()).toBe(4);
+    notes.length = 0;
+    await runLab(recipe({ maxTokens: 8, rounds: 1 }), folder, { note, fresh: true });
+    expect(measured()).toBe(4);
   });
 
   test("a step that fails says which, why, and where its log is", async () => {
