@@ -49,7 +49,8 @@ async function worker(): Promise<void> {
       nRequests[kind] = (nRequests[kind] ?? 0) + 1;
       nTokens += body.usage?.completion_tokens ?? 0;
     } catch (error) {
-      problems.push(`${kind}: ${error instanceof Error ? error.message : String(error)}`);
+      const cause = error instanceof Error && error.cause instanceof Error ? ` (${error.cause.message})` : "";
+      problems.push(`${kind}: ${error instanceof Error ? error.message : String(error)}${cause}`);
     }
   }
 }
