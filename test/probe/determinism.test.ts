@@ -34,6 +34,9 @@ describe("findFork", () => {
     const tokens = [["x", 4, "y"], [",", 0.05, ",\n"], [" t", 2.5, "\n"], ["itle", 7, "ape"]] as const;
     const one: CapturedOutput = { ...output("p", tokens.map(([t, m]) => [t, m])), tokens: tokens.map(([text, margin, runnerUp]) => ({ text, logprob: -0.1, margin, runnerUp })) };
     expect(findFork(one, { ...one, tokens: null, text: "x,\n title" })).toEqual({ id: "p", atChar: 2, atToken: 1, margin: 0.05 });
+    // "]])" instead of "]])\n", and then "\n\n": only the token just before counts.
+    const shorter: CapturedOutput = { ...output("p", [["]])\n", 0.01], ["   ", 5.7]]), tokens: [{ text: "]])\n", logprob: 0, margin: 0.01, runnerUp: "]])" }, { text: "   ", logprob: 0, margin: 5.7, runnerUp: "\t" }] };
+    expect(findFork(shorter, { ...shorter, tokens: null, text: "]])\n\n   " })).toMatchObject({ atChar: 4, atToken: 0, margin: 0.01 });
     // Another text than the runner-up's: the token that holds the character.
     expect(findFork(one, { ...one, tokens: null, text: "x,-title" })).toMatchObject({ atToken: 2, margin: 2.5 });
     expect(findFork(one, { ...one, tokens: null, text: "x, tape" })).toMatchObject({ atToken: 3, margin: 7 });
