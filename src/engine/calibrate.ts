@@ -55,7 +55,7 @@ function timeSteps(engine: Engine, n: number, k: number, nSteps: number): number
   const times: number[] = [];
   for (let i = 0; i < nSteps && engine.slots.inPhase("decode").length === n; i++) {
     engine.step();
-    times.push(engine.meter.totalMs);
+    times.push(engine.meter.costMs);
   }
   engine.tier.measureMove(engine.slots.running);
   stopSequences(engine);
@@ -72,8 +72,10 @@ export function calibratePrefill(engine: Engine): { baseMs: number; rowMs: numbe
         startSequences(engine, n, length);
         let total = 0;
         do {
+          const { nSteps } = engine.totals;
           engine.step();
-          total += engine.meter.totalMs;
+          // A step that waits for company decodes nothing.
+          if (engine.totals.nSteps > nSteps) total += engine.meter.costMs;
         } while (engine.slots.inPhase("prefill").length + engine.slots.nQueued > 0);
         stopSequences(engine);
         return total;

@@ -35,6 +35,11 @@ export interface EngineDependencies {
   readonly config: EngineConfig;
   readonly sink: EventSink;
   readonly clock?: () => number;
+  /**
+   * What the cost table is measured with; default: `clock`. On a CPU the processor time of this process per thread:
+   * beside other work the same step may take three times as long at one moment as at another, which is not its cost.
+   */
+  readonly costClock?: () => number;
   readonly trace?: TraceSink;
   readonly loadMs?: number;
   readonly loadedBytes?: number;
@@ -95,7 +100,7 @@ export class Engine implements EngineLoop {
       sink: dependencies.sink,
       clock: this.#clock,
     });
-    this.tier = new Tier(pair, this.#clock);
+    this.tier = new Tier(pair, dependencies.costClock ?? this.#clock);
     this.planner = new Planner({ slots: this.slots, gate: this.gate, target: this.#target, config, clock: this.#clock });
     if (this.#hasHead) this.#target.setHiddenOutput(true);
     this.#sampler = new TargetSampler(this.#target);
@@ -107,6 +112,7 @@ export class Engine implements EngineLoop {
       draftTimes: this.#drafter?.times,
       trace: dependencies.trace,
       target: this.#target,
+      costClock: dependencies.costClock ?? this.#clock,
     });
     const { device, library, modelPath, headPaths } = backend.description;
     const { loadMs = 0, loadedBytes = 0 } = dependencies;
@@ -215,13 +221,13 @@ export class Engine implements EngineLoop {
     for (const seq of seqs) this.slots.emit(seq);
     this.meter.end();
     if (nDraft === 0 && this.#verifier.keepsHidden) this.#drafter?.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
-    this.#lastDecodeMs = this.meter.totalMs;
+    this.#lastDecodeMs = this.meter.costMs;
     // Drafts that were only compared, or given up, are not part of what a step of this length costs.
     const isTypical = this.meter.isSteady && !isShadowed && !(wanted > 0 && nDraft === 0);
     // A step without drafts in the rolling context is not what one costs in the plain context.
     const isRollingZero = nDraft === 0 && this.tier.hasPlain && !this.tier.isPlain;
-    if (isTypical && isRollingZero && this.gate.table !== undefined) this.tier.noteRolling(this.meter.totalMs / this.gate.table.stepMs(seqs.length, 0));
-    this.gate.endStep(seqs.length, nDraft, isTypical && !isRollingZero ? this.meter.totalMs : undefined);
+    if (isTypical && isRollingZero && this.gate.table !== undefined) this.tier.noteRolling(this.meter.costMs / this.gate.table.stepMs(seqs.length, 0));
+    this.gate.endStep(seqs.length, nDraft, isTypical && !isRollingZero ? this.meter.costMs : undefined);
     this.planner.noteDecode(this.meter.totalMs, nDraft);
     this.totals.nSteps++;
     this.totals.decodeMs += this.meter.totalMs;

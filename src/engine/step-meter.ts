@@ -11,6 +11,7 @@ import type { VerifyTimes } from "./verifier.ts";
 export interface StepMeterOptions {
   readonly backend: Backend;
   readonly clock: () => number;
+  readonly costClock: () => number;
   readonly verifyTimes: VerifyTimes;
   readonly draftTimes: DraftTimes | undefined;
   readonly trace: TraceSink | undefined;
@@ -25,6 +26,7 @@ export class StepMeter {
   readonly #o: StepMeterOptions;
   readonly #originMs: number;
   #startMs = 0;
+  #startCostMs = 0;
   #kind: "prefill" | "decode" = "decode";
   #nSeqs = 0;
   #width = 0;
@@ -39,6 +41,8 @@ export class StepMeter {
   nDraft = 0;
   /** Time of the last step. */
   totalMs = 0;
+  /** The same on the cost clock. */
+  costMs = 0;
   /** True when the step repeated the shape of the one before and the target's graph was reused: its time says what such a step costs. */
   isSteady = false;
   #nReused = 0;
@@ -53,6 +57,7 @@ export class StepMeter {
 
   begin(kind: "prefill" | "decode", seqs: readonly Sequence[], width: number, nDraft: number, why: string): void {
     this.#startMs = this.#o.clock();
+    this.#startCostMs = this.#o.costClock();
     this.#kind = kind;
     this.#nSeqs = seqs.length;
     this.#width = width;
@@ -75,6 +80,7 @@ export class StepMeter {
   end(): void {
     const shape = `${this.#kind} ${this.#shape} x ${this.#width} ${this.#o.target.limits.nRollback}`;
     this.totalMs = this.#o.clock() - this.#startMs;
+    this.costMs = this.#o.costClock() - this.#startCostMs;
     const { nReusedGraphs } = this.#o.target.counters();
     const isReused = nReusedGraphs > this.#nReused;
     this.#nReused = nReusedGraphs;

@@ -70,6 +70,8 @@ export interface LlamaBackend extends Backend, Disposable {
   readonly plainTarget: LlamaContext | undefined;
   readonly heads: readonly LlamaContext[];
   readonly vocab: Vocab;
+  /** CPU threads of a decode. */
+  readonly nThreads: number;
 }
 
 /** Draft contexts are one forward for ragged rows only when their KV cache is one pool. */
@@ -113,6 +115,7 @@ export function createBackend(options: BackendOptions): LlamaBackend {
       plainTarget,
       heads,
       vocab,
+      nThreads: plan.target.nThreads,
       description: describe(options, model),
       createGrammar: (gbnf) => keep(createGrammar(vocab, llama.api, gbnf, (grammar) => open.delete(grammar))),
       isEndOfGeneration: (token) => vocab.isEndOfGeneration(token),

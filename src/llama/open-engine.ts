@@ -83,6 +83,7 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
     },
     ...(hooks.trace === undefined ? {} : { trace: (record) => void (isCalibrating || hooks.trace?.(record)) }),
     ...(drafter === undefined ? {} : { drafter }),
+    ...(backend.description.isAsynchronous ? {} : { costClock: () => processorMs(backend.nThreads) }),
     loadMs: performance.now() - startMs,
     loadedBytes: Math.max(0, used() - before),
     memory: () => ({ rssBytes: process.memoryUsage.rss(), deviceUsedBytes: gpus.length > 0 ? used() : undefined }),
@@ -101,6 +102,12 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
     engine.resetTotals();
   }
   return { engine, backend };
+}
+
+/** Processor time of this process for each of its compute threads. */
+function processorMs(nThreads: number): number {
+  const { user, system } = process.cpuUsage();
+  return (user + system) / 1000 / nThreads;
 }
 
 /** Recorded outputs, a JSON line each: {"prompt": [ids], "output": [ids]}, as `foretoken trace --record` writes them. */
@@ -173,7 +180,7 @@ function costTableFile(options: EngineOptions, backend: LlamaBackend, cacheDir?:
   const { device, library } = backend.description;
   // Everything that could change a step's time; what surely does not is left out.
   const { seed: _seed, trace: _trace, cacheRam: _ram, cachePrompt: _cache, prefillWaitMs: _wait, specGate: _gate, llamaDir: _dir, ...rest } = options;
-  const key = JSON.stringify({ version: 4, identity, device, library, ...rest });
+  const key = JSON.stringify({ version: 5, identity, device, library, ...rest });
   const folder = cacheDir ?? path.join(process.env["XDG_CACHE_HOME"] ?? path.join(os.homedir(), ".cache"), "foretoken", "cost");
   return path.join(folder, `${createHash("sha256").update(key).digest("hex").slice(0, 24)}.json`);
 }
