@@ -1,6 +1,6 @@
 /** Calibration finds the costs that the backend has, on a clock that decodes move. */
 import { expect, test } from "vitest";
-import { calibrate, calibratePrefill, calibrationSizes } from "../../src/engine/calibrate.ts";
+import { calibrate, calibrationSizes } from "../../src/engine/calibrate.ts";
 import { harness, type Harness } from "./run.ts";
 
 const cost = { target: { baseMs: 5, rowMs: 1 }, head: { baseMs: 0.5, rowMs: 0.1 } };
@@ -39,13 +39,4 @@ test.each([false, true])("the table is the backend's cost (two contexts: %s)", (
   expect(prefillRowMs).toBeGreaterThan(0.99);
   expect(prefillRowMs).toBeLessThan(1.2);
   expect(moveMs > 0).toBe(hasPlain);
-});
-
-test("bursts that the engine gathers first are not part of what reading a prompt costs", () => {
-  const { engine } = timed(false);
-  engine.gate.force(0);
-  const first = calibratePrefill(engine);
-  const second = calibratePrefill(engine);
-  expect(second.baseMs).toBeCloseTo(first.baseMs, 1);
-  expect(second.rowMs).toBeCloseTo(first.rowMs, 2);
 });
