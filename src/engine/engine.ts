@@ -13,7 +13,8 @@ import { createDrafter } from "./drafters/create.ts";
 import type { Drafter } from "./drafters/drafter.ts";
 import { Gate } from "./gate.ts";
 import type { FreshHidden } from "./head-feed.ts";
-import type { EngineLoop, EventSink } from "./loop.ts";
+import type { EngineDependencies } from "./dependencies.ts";
+import type { EngineLoop } from "./loop.ts";
 import type { PrefillChunk } from "./prefill-plan.ts";
 import type { EngineInfo, EngineSnapshot, GenerateRequest } from "./request.ts";
 import { checkIntegrity, snapshotOf } from "./inspection.ts";
@@ -26,27 +27,8 @@ import { TargetPair } from "./target-pair.ts";
 import { TargetSampler } from "./target-sampler.ts";
 import { Tier } from "./tier.ts";
 import { EngineTotals } from "./totals.ts";
-import type { TraceSink } from "./trace.ts";
 import { Verifier } from "./verifier.ts";
 import { drawAcceptance } from "./verify.ts";
-
-export interface EngineDependencies {
-  readonly backend: Backend;
-  readonly config: EngineConfig;
-  readonly sink: EventSink;
-  readonly clock?: () => number;
-  /**
-   * What the cost table is measured with; default: `clock`. On a CPU the processor time of this process per thread:
-   * beside other work the same step may take three times as long at one moment as at another, which is not its cost.
-   */
-  readonly costClock?: () => number;
-  readonly trace?: TraceSink;
-  readonly loadMs?: number;
-  readonly loadedBytes?: number;
-  /** Used instead of the backend's heads: the oracle, or a test's own. */
-  readonly drafter?: Drafter;
-  readonly memory?: () => { rssBytes: number; deviceUsedBytes: number | undefined };
-}
 
 const maxHopeless = 64;
 

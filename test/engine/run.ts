@@ -1,7 +1,8 @@
 /** Drives an engine on the fake backend until it is idle; collects what clients would see. */
 import type { EngineConfig } from "../../src/engine/config.ts";
 import { defaultEngineConfig } from "../../src/engine/config.ts";
-import { Engine, type EngineDependencies } from "../../src/engine/engine.ts";
+import type { EngineDependencies } from "../../src/engine/dependencies.ts";
+import { Engine } from "../../src/engine/engine.ts";
 import { greedySampling, type EngineEvent, type FinishEvent, type GenerateRequest } from "../../src/engine/request.ts";
 import { createFakeBackend, type FakeBackend, type FakeOptions } from "../fake-backend.ts";
 
