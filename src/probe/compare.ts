@@ -48,8 +48,8 @@ const nLookBack = 8;
 /**
  * The token that holds the first differing character, or one shortly before it: "," and ",\n" begin alike, so texts that
  * part at the character after the comma may have parted at the comma. A token before is a candidate when its runner-up
- * is what the other text has there, past the differing character; the one just before also when its runner-up is a
- * beginning of itself ("]])" for "]])\n"), after which the other text may have gone on in another way. Of the candidates
+ * is what the other text has there, past the differing character; the one just before also when its runner-up is shorter
+ * ("]]" for "]])\n", or the other way round), after which the texts may have gone on alike for a while. Of the candidates
  * the nearest tie is taken.
  */
 function forkToken(reference: CapturedOutput, other: string, atChar: number): number | null {
@@ -59,9 +59,8 @@ function forkToken(reference: CapturedOutput, other: string, atChar: number): nu
   let [best, margin] = [holder, tokens[holder]?.margin ?? Infinity];
   for (let i = holder - 1; i >= Math.max(0, holder - nLookBack); i--) {
     const [start, runnerUp, own] = [starts[i] as number, tokens[i]?.runnerUp ?? "", tokens[i]?.margin ?? Infinity];
-    const isPast = start + runnerUp.length > atChar && other.startsWith(runnerUp, start);
-    const isBeginning = i === holder - 1 && runnerUp !== "" && (tokens[i]?.text ?? "").startsWith(runnerUp);
-    if ((isPast || isBeginning) && own < margin) [best, margin] = [i, own];
+    const fits = runnerUp !== "" && other.startsWith(runnerUp, start);
+    if (fits && (start + runnerUp.length > atChar || i === holder - 1) && own < margin) [best, margin] = [i, own];
   }
   return best;
 }
