@@ -92,6 +92,11 @@ export function checkEngineOptions(options: EngineOptions): void {
     throw usageError("--spec-draft-device needs a head in a file of its own; add --spec-draft-model");
   if (specDraftNMin > specDraftNMax)
     throw usageError(`--spec-draft-n-min ${specDraftNMin} is above --spec-draft-n-max ${specDraftNMax}; lower it`);
+  // A step decodes the pending token and all drafts of every sequence at once.
+  const nSeqs = options.parallel + (options.hostSlots ?? 0);
+  const nRows = nSeqs * (specType === "none" ? 1 : specDraftNMax + 1);
+  if (nRows > batchSize)
+    throw usageError(`a step of ${nSeqs} sequences takes ${nRows} rows, --batch-size is ${batchSize}; raise it, or lower --parallel or --spec-draft-n-max`);
   if (ubatchSize > batchSize) throw usageError(`--ubatch-size ${ubatchSize} is above --batch-size ${batchSize}; lower it`);
   if (options.specSynthRates !== undefined && options.specSynthRates.length < specDraftNMax)
     throw usageError(`--spec-synth-rates has ${options.specSynthRates.length} rates, --spec-draft-n-max ${specDraftNMax} needs as many`);

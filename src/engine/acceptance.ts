@@ -3,10 +3,12 @@
  *
  * Counts decay per step, so that a window counts in steps at any concurrency; positions that a step did not draft decay
  * more slowly, so that old bad news does not last for ever. Where nothing is drafted at all a few drafts' weight is kept:
- * a probe can overrule it, but time alone does not turn a bad head into a promising one. A position nobody drafted lately borrows the conditional rate
- * of the position before it. Conditional rates are kept because they do not depend on the draft length in use;
- * unconditional rates, which the cost model needs, are their running product.
+ * a probe can overrule it, but time alone does not turn a bad head into a promising one. A position nobody drafted lately
+ * borrows the conditional rate of the position before it. Conditional rates are kept because they do not depend on the draft
+ * length in use; unconditional rates, which the cost model needs, are their running product.
  */
+
+/** What is left of old news while nothing is drafted. */
 const keptDrafts = 4;
 
 export class AcceptanceEstimate {

@@ -49,7 +49,7 @@ export class CostTable {
     this.prefillBaseMs = data.prefillBaseMs;
     this.prefillRowMs = data.prefillRowMs;
     this.#rate = learningRate;
-    for (let k = 0; k <= this.nMax; k++) for (let i = this.nSeqs.length - 2; i >= 0; i--) this.#bound(i, k, (this.#stepMs[i + 1] as Float64Array)[k] as number);
+    for (let i = this.nSeqs.length - 2; i >= 0; i--) for (let k = 0; k <= this.nMax; k++) this.#lowerTo(i, k, (this.#stepMs[i + 1] as Float64Array)[k] as number);
     for (const row of this.#stepMs) for (let k = this.nMax; k > 0; k--) lowerBefore(row, k);
   }
 
@@ -96,7 +96,8 @@ export class CostTable {
     };
   }
 
-  #bound(i: number, k: number, mostMs: number): void {
+  /** Fewer sequences never take longer. */
+  #lowerTo(i: number, k: number, mostMs: number): void {
     const row = this.#stepMs[i] as Float64Array;
     row[k] = Math.min(row[k] as number, mostMs);
   }

@@ -30,6 +30,7 @@ import { EngineTotals } from "./totals.ts";
 import { Verifier } from "./verifier.ts";
 import { drawAcceptance } from "./verify.ts";
 
+/** Steps in a row for which no draft could win, after which hidden rows are not read any more. */
 const maxHopeless = 64;
 
 export class Engine implements EngineLoop {
@@ -58,9 +59,9 @@ export class Engine implements EngineLoop {
 
   constructor(dependencies: EngineDependencies) {
     const { backend, config } = dependencies;
-    this.#backend = backend;
     const pair = backend.plainTarget === undefined ? undefined : new TargetPair(backend.target, backend.plainTarget);
     this.#target = pair ?? backend.target;
+    this.#backend = { ...backend, target: this.#target };
     this.#config = config;
     this.#clock = dependencies.clock ?? (() => performance.now());
     this.#memory = dependencies.memory ?? (() => ({ rssBytes: 0, deviceUsedBytes: undefined }));
@@ -74,7 +75,7 @@ export class Engine implements EngineLoop {
     this.totals = new EngineTotals(nMax);
     this.gate = new Gate({ mode: config.gate, nMax, nMin: config.nMin });
     this.slots = new Slots({
-      backend: { ...backend, target: this.#target },
+      backend: this.#backend,
       config,
       drafter: this.#drafter,
       shape: { nCtxSeq, nMax, nRingRows: this.#hasHead ? Math.min(config.nRingRows, nCtxSeq) : 0, nEmbd },
@@ -88,12 +89,11 @@ export class Engine implements EngineLoop {
     this.#sampler = new TargetSampler(this.#target);
     this.#verifier = this.#createVerifier();
     this.meter = new StepMeter({
-      backend,
+      backend: this.#backend,
       clock: this.#clock,
       verifyTimes: this.#verifier.times,
       draftTimes: this.#drafter?.times,
       trace: dependencies.trace,
-      target: this.#target,
       costClock: dependencies.costClock ?? this.#clock,
     });
     const { device, library, modelPath, headPaths } = backend.description;
@@ -134,7 +134,7 @@ export class Engine implements EngineLoop {
   }
 
   /**
-   * Hidden rows are read only where this many sequences could win by drafts that are all accepted. Reading begins at once
+   * Which context of the target decodes, and whether its hidden rows are read: only where this many sequences could win by drafts that are all accepted. Reading begins at once
    * when that becomes so; it ends between requests, or after a while, because each change rebuilds the graph.
    */
   #chooseTier(): void {

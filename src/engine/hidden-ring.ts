@@ -5,6 +5,7 @@
  * kept from the decode that produced them until the head is fed: at once while drafting, lazily while the gate is at 0.
  * When more than `capacity` rows wait, the oldest are lost: the head then has a gap there, which costs acceptance, never text.
  */
+
 /** Rows of positions `position`.., copied out of a ring. */
 export interface SavedRows {
   readonly position: number;

@@ -39,7 +39,9 @@ export function reusableHistory(history: Int32Array, nHistory: number, prompt: I
   return nHistory;
 }
 
+/** A prompt with no more rows left than this is nearly read. */
 const tailRows = 32;
+/** Steps for which a prompt that was begun may be passed over. */
 const patienceSteps = 8;
 
 /**

@@ -18,7 +18,7 @@ const maxPadRows = 4;
 /** A further sequence's share of the average rate where no table says it: measured near 0.2 at 8 to 16 streams of a MoE model, 1 in theory. */
 const unknownShare = 0.5;
 
-/** A sequence whose burst is still being read does not stream yet; prompts that keep coming are no burst. */
+/** A sequence whose burst is still being read does not stream yet; prompts that go on coming for longer than this are no burst. */
 const maxBurstMs = 100;
 
 export interface PlannerDependencies {

@@ -12,6 +12,7 @@ interface Draft {
   readonly tokens: Int32Array;
 }
 
+/** Steps between two drafts that are no probe. */
 const interval = 8;
 
 export class ShadowDrafts {

@@ -1,7 +1,7 @@
 /**
  * Times one step and writes its trace record. Clocks are read here and in the parts it is given; nowhere else.
  */
-import type { Backend, ContextLimits, DecodeContext } from "./backend.ts";
+import type { Backend, ContextLimits } from "./backend.ts";
 import type { DraftTimes } from "./drafters/drafter.ts";
 import type { Sequence } from "./sequence.ts";
 import { predictForwards, type SplitOptions } from "./split.ts";
@@ -15,7 +15,6 @@ export interface StepMeterOptions {
   readonly verifyTimes: VerifyTimes;
   readonly draftTimes: DraftTimes | undefined;
   readonly trace: TraceSink | undefined;
-  readonly target: DecodeContext;
 }
 
 function splitOptionsOf({ nUbatch, nCtxSeq, nCells, nRollback }: ContextLimits): SplitOptions {
@@ -78,10 +77,10 @@ export class StepMeter {
   }
 
   end(): void {
-    const shape = `${this.#kind} ${this.#shape} x ${this.#width} ${this.#o.target.limits.nRollback}`;
+    const shape = `${this.#kind} ${this.#shape} x ${this.#width} ${this.#o.backend.target.limits.nRollback}`;
     this.totalMs = this.#o.clock() - this.#startMs;
     this.costMs = this.#o.costClock() - this.#startCostMs;
-    const { nReusedGraphs } = this.#o.target.counters();
+    const { nReusedGraphs } = this.#o.backend.target.counters();
     const isReused = nReusedGraphs > this.#nReused;
     this.#nReused = nReusedGraphs;
     this.#hasReuse ||= isReused;
@@ -92,7 +91,8 @@ export class StepMeter {
   }
 
   #record(trace: TraceSink): void {
-    const { backend, target, verifyTimes, draftTimes } = this.#o;
+    const { backend, verifyTimes, draftTimes } = this.#o;
+    const { target } = backend;
     const reusedTarget = target.counters().nReusedGraphs;
     const reusedHead = backend.heads.reduce((n, head) => n + head.counters().nReusedGraphs, 0);
     const slots = this.#shape.split(",").map((slot): [number, number] => [Number(slot), this.#width]);

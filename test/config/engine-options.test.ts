@@ -26,6 +26,7 @@ describe("engine options", () => {
   test.each([
     ["-md a.gguf", /--spec-type is none/],
     ["--spec-type draft-mtp --spec-draft-n-min 4", /n-min 4 is above .*n-max 3/],
+    ["-np 64 --spec-type draft-mtp --spec-draft-n-max 7 -b 256 -ub 256", /a step of 64 sequences takes 512 rows, --batch-size is 256/],
     ["-ub 4096", /--ubatch-size 4096 is above --batch-size 2048/],
     ["--spec-type draft-mtp --spec-synth-rates 0.9", /has 1 rates/],
     ["--spec-synth-rates 0.9,0.8,0.7", /needs drafts/],

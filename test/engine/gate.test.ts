@@ -44,7 +44,7 @@ const acceptances: readonly Rates[] = [
 ];
 
 describe.each(acceptances.map((rates) => ({ rates })))("acceptance $rates", ({ rates }) => {
-  test.each([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64])("%i sequences: within 2%% of the best fixed length", (n) => {
+  test.each([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64])("%i sequences: within 2 percent of the best fixed length", (n) => {
     const best = Math.max(...[0, 1, 2, 3].map((k) => run(n, () => rates, 4000, k)));
     expect(run(n, () => rates, 4000)).toBeGreaterThan(0.98 * best);
   });

@@ -56,7 +56,7 @@ describe("two contexts of the target on the virtual H200", () => {
     [4, [0.01, 0, 0]],
     [8, [0.9, 0.6, 0.3]],
     [16, [0.5, 0.3, 0.1]],
-  ] as const)("%i streams, rates %j: where drafting does not pay, probes and the head's upkeep cost at most 3%% of plain decoding without a head", (concurrency, rates) => {
+  ] as const)("%i streams, rates %j: where drafting does not pay, probes and the head's upkeep cost at most 3 percent of plain decoding without a head", (concurrency, rates) => {
     const plain = runVirtual({ nMax: 0, prefillWaitMs: 100 }, load(concurrency), () => rates, { isPinned: true });
     const gated = runVirtual({ gate: "adaptive", pad: true, prefillWaitMs: 100 }, load(concurrency), () => rates, { isPinned: true, hasPlain: true, table: pairTable });
     expect(gated.tokPerSec / plain.tokPerSec).toBeGreaterThan(0.97);

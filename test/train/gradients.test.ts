@@ -70,28 +70,33 @@ function direction(gradient: Float32Array): Float32Array {
   return gradient.map((x, i) => (0.7 * x) / size + (0.7 * (random[i] as number)) / randomSize);
 }
 
+/** Every trainable tensor's gradient against the slope of `loss` along a direction of its own. */
+function expectSlopes(graph: TrainGraph, parameters: HeadParameters, loss: () => number): void {
+  graph.run(batch);
+  const gradients = gradientsOf(graph);
+  const routing = routingOf(graph);
+  expect(gradients.size).toBe(20);
+  for (const [name, gradient] of gradients) {
+    const along = direction(gradient);
+    const expected = gradient.reduce((sum, g, i) => sum + g * (along[i] as number), 0);
+    const original = weights.get(name) as Float32Array;
+    const at = (step: number): { loss: number; routing: string } => {
+      parameters.writeOne(name, original.map((x, i) => x + step * (along[i] as number)));
+      return { loss: loss(), routing: routingOf(graph) };
+    };
+    // A step that sends a row to another expert crosses a jump of the loss and says nothing about its slope.
+    const smooth = [0.003, 0.001, 0.0004, 0.0001].find((step) => at(step).routing === routing && at(-step).routing === routing) ?? NaN;
+    const slope = (at(smooth).loss - at(-smooth).loss) / (2 * smooth);
+    parameters.writeOne(name, original);
+    expect(Math.abs(slope / expected - 1), `${name}: ${slope} instead of ${expected}`).toBeLessThan(smooth < 0.0004 ? 2e-2 : 5e-3);
+  }
+}
+
 describe.each(lossKinds)("loss %s", (loss) => {
   test("every tensor's gradient agrees with finite differences", () => {
     const parameters = new HeadParameters(device, shape, weights, { frozen: new Set() });
     const graph = new TrainGraph(device, frozen, [parameters], graphOptions(loss, { keepLogits: true }));
-    graph.run(batch);
-    const gradients = gradientsOf(graph);
-    const routing = routingOf(graph);
-    expect(gradients.size).toBe(20);
-    for (const [name, gradient] of gradients) {
-      const along = direction(gradient);
-      const expected = gradient.reduce((sum, g, i) => sum + g * (along[i] as number), 0);
-      const original = weights.get(name) as Float32Array;
-      const at = (step: number): { loss: number; routing: string } => {
-        parameters.writeOne(name, original.map((x, i) => x + step * (along[i] as number)));
-        return { loss: totalLoss(graph, loss), routing: routingOf(graph) };
-      };
-      // A step that sends a row to another expert crosses a jump of the loss and says nothing about its slope.
-      const smooth = [0.003, 0.001, 0.0004, 0.0001].find((step) => at(step).routing === routing && at(-step).routing === routing) ?? NaN;
-      const slope = (at(smooth).loss - at(-smooth).loss) / (2 * smooth);
-      parameters.writeOne(name, original);
-      expect(Math.abs(slope / expected - 1), `${name}: ${slope} instead of ${expected}`).toBeLessThan(smooth < 0.0004 ? 2e-2 : 5e-3);
-    }
+    expectSlopes(graph, parameters, () => totalLoss(graph, loss));
     graph.close();
     parameters.close();
   });
@@ -119,23 +124,7 @@ test("with the second loss on the hidden row, every tensor's gradient still agre
     }
     return total;
   };
-  graph.run(batch);
-  const gradients = gradientsOf(graph);
-  const routing = routingOf(graph);
-  expect(gradients.size).toBe(20);
-  for (const [name, gradient] of gradients) {
-    const along = direction(gradient);
-    const expected = gradient.reduce((sum, g, i) => sum + g * (along[i] as number), 0);
-    const original = weights.get(name) as Float32Array;
-    const at = (step: number): { loss: number; routing: string } => {
-      parameters.writeOne(name, original.map((x, i) => x + step * (along[i] as number)));
-      return { loss: loss(), routing: routingOf(graph) };
-    };
-    const smooth = [0.003, 0.001, 0.0004, 0.0001].find((step) => at(step).routing === routing && at(-step).routing === routing) ?? NaN;
-    const slope = (at(smooth).loss - at(-smooth).loss) / (2 * smooth);
-    parameters.writeOne(name, original);
-    expect(Math.abs(slope / expected - 1), `${name}: ${slope} instead of ${expected}`).toBeLessThan(smooth < 0.0004 ? 2e-2 : 5e-3);
-  }
+  expectSlopes(graph, parameters, loss);
   graph.close();
   parameters.close();
   shows.close();
