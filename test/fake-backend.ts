@@ -1,10 +1,10 @@
 /**
  * A scripted backend: a "language" instead of a model, with libllama's rules and traps. It throws where the engine
- * breaks a rule that libllama would punish silently: a hidden row of the wrong token, a rollback beyond the last decode,
+ * breaks a rule that libllama would punish silently: a hidden row of the wrong token, a rollback beyond the last forward,
  * a gap in the positions. With it acceptance counts, order and rollbacks are asserted exactly, without weights.
  */
 import { DecodeError, type Backend, type Candidates, type ContextLimits, type DecodeContext, type Rows, type SlotSampling } from "../src/engine/backend.ts";
-import { predictForwards } from "../src/engine/split.ts";
+import { predictForwards, splitOptionsOf } from "../src/engine/split.ts";
 
 export interface FakeOptions {
   readonly nSeq?: number;
@@ -12,6 +12,8 @@ export interface FakeOptions {
   readonly nRows?: number;
   readonly nUbatch?: number;
   readonly nRollback?: number;
+  /** One pool of cells (the default), or cells of each sequence apart: then a forward takes consecutive ids only. */
+  readonly isUnified?: boolean;
   readonly nVocab?: number;
   readonly nHeads?: number;
   /** A second target context that cannot roll back. */
@@ -62,18 +64,21 @@ export class FakeContext implements DecodeContext {
   readonly #options: Required<Pick<FakeOptions, "next" | "isDraftRight" | "sampling">> & FakeOptions;
   #lastRows: number[];
   #rolledBack: boolean[];
+  #nForwards = 0;
+  /** The forward that wrote each sequence's snapshots: a later one may have moved the state and left them behind. */
+  readonly #forwardOf: number[];
   #output: { history: number[]; seq: number; isOutput: boolean }[] = [];
   #hidden: Float32Array = new Float32Array(0);
   #nDecodes = 0;
   isOpen = true;
 
   constructor(role: "target" | "head", options: FakeOptions, log: DecodeLog[]) {
-    const { nSeq = 4, nCtxSeq = 256, nRows = 512, nUbatch = 512, nVocab = 97, nRollback = 4 } = options;
+    const { nSeq = 4, nCtxSeq = 256, nRows = 512, nUbatch = 512, nVocab = 97, nRollback = 4, isUnified = true } = options;
     this.#role = role;
     this.#log = log;
     this.#options = { next: (h) => hashNext(h, nVocab), isDraftRight: () => true, sampling: "host", ...options };
     this.nVocab = nVocab;
-    this.limits = { nSeq, nCtxSeq, nCells: nSeq * nCtxSeq, nRows, nUbatch, nOutputsPerSeq: Infinity, nRollback: role === "target" ? nRollback : Infinity };
+    this.limits = { nSeq, nCtxSeq: isUnified ? nSeq * nCtxSeq : nCtxSeq, nCells: nSeq * nCtxSeq, nRows, nUbatch, nOutputsPerSeq: Infinity, nRollback: role === "target" ? nRollback : Infinity };
     this.rows = {
       capacity: nRows,
       n: 0,
@@ -86,6 +91,7 @@ export class FakeContext implements DecodeContext {
     this.history = Array.from({ length: nSeq }, () => []);
     this.#lastRows = Array.from({ length: nSeq }, () => 0);
     this.#rolledBack = Array.from({ length: nSeq }, () => false);
+    this.#forwardOf = Array.from({ length: nSeq }, () => 0);
   }
 
   samplingOf(): SlotSampling {
@@ -119,8 +125,11 @@ export class FakeContext implements DecodeContext {
       this.#lastRows[seq] = count;
       this.#rolledBack[seq] = false;
     }
-    const { nUbatch, nRollback } = this.limits;
-    const forwards = this.#role === "head" ? [] : predictForwards([...perSeq], { nUbatch, isUnified: true, nKeepTail: nRollback + 1 });
+    const forwards = this.#role === "head" ? [] : predictForwards([...perSeq], splitOptionsOf(this.limits));
+    for (const forward of forwards) {
+      this.#nForwards++;
+      for (const seq of forward.seqs) this.#forwardOf[seq] = this.#nForwards;
+    }
     this.#hidden = this.#orderHidden(rowHidden, [...seqs.subarray(0, n)], forwards, [...perSeq.keys()]);
     this.#nDecodes++;
     this.#log.push({
@@ -201,6 +210,7 @@ export class FakeContext implements DecodeContext {
     if (Number.isFinite(this.limits.nRollback) && from > 0) {
       if (nRemoved > this.limits.nRollback || this.#rolledBack[seq] === true) return false;
       if (nRemoved >= (this.#lastRows[seq] as number)) throw new Error(`rollback of ${nRemoved} rows, the last decode of sequence ${seq} wrote ${this.#lastRows[seq]}`);
+      if (this.#forwardOf[seq] !== this.#nForwards) throw new Error(`rollback of sequence ${seq}: its snapshots are of forward ${this.#forwardOf[seq]}, the last one is ${this.#nForwards}`);
       this.#rolledBack[seq] = true;
     }
     history.length = from;

@@ -5,6 +5,7 @@
 import type { DecodeContext } from "./backend.ts";
 import type { EngineConfig } from "./config.ts";
 import type { Gate } from "./gate.ts";
+import { consecutiveMembers } from "./prefill-plan.ts";
 import { schedule, type Plan } from "./scheduler.ts";
 import type { Sequence } from "./sequence.ts";
 import type { Slots } from "./slots.ts";
@@ -48,7 +49,7 @@ export class Planner {
     const prefilling = slots.inPhase("prefill");
     const decoding = slots.inPhase("decode");
     const nDecoding = decoding.length;
-    const { nUbatch, nRows, nRollback } = target.limits;
+    const { nUbatch, nRows, nRollback, nCtxSeq, nCells } = target.limits;
     const now = clock();
     const { baseMs, rowMs } = this.prefillCost;
     const pauseMs = maxPauseSteps * this.#stepMs;
@@ -58,7 +59,7 @@ export class Planner {
     let maxPad = Number.isFinite(nRollback) && !isExact ? Math.min(maxPadRows, nRollback) : 0;
     // Padding rows need positions too.
     for (const seq of prefilling) maxPad = Math.min(maxPad, Math.max(0, seq.draftRoom + 1 - seq.nPrefillLeft));
-    return schedule({
+    const plan = schedule({
       prefillLeft: (isExact ? prefilling.slice(0, 1) : prefilling).map((s) => s.nPrefillLeft),
       isFreshPrefill: prefilling.every((s) => s.nPast === s.nCached),
       nDecoding,
@@ -78,6 +79,9 @@ export class Planner {
         marginalShare: gate.table === undefined || nDecoding === 0 ? unknownShare : marginalShare(nDecoding, gate.table.stepMs(nDecoding, 0), gate.table.stepMs(nDecoding + 1, 0)),
       },
     });
+    if (plan.kind !== "prefill" || nCtxSeq === nCells) return plan;
+    const members = consecutiveMembers(plan.chunk.members, (i) => (prefilling[i] as Sequence).slot);
+    return { kind: "prefill", chunk: { members, length: plan.chunk.length } };
   }
 
   /** Sequences that have had a step since their prompt, or have waited for one longer than a burst of prompts may take. */

@@ -43,6 +43,20 @@ export function planPrefillChunk(remaining: readonly number[], maxRows: number, 
   return { members: members.filter((i) => (remaining[i] as number) + maxPad >= length), length };
 }
 
+/**
+ * With cells for each sequence apart (KV not unified) a forward takes consecutive slots only. Keeps the members that share
+ * one with the first, in order of slot: padding must be rolled back after its own forward, and hidden rows of several
+ * forwards would not be in batch order.
+ */
+export function consecutiveMembers(members: readonly number[], slotOf: (member: number) => number): number[] {
+  const bySlot = [...members].sort((a, b) => slotOf(a) - slotOf(b));
+  let first = bySlot.indexOf(members[0] as number);
+  let end = first + 1;
+  while (first > 0 && slotOf(bySlot[first - 1] as number) === slotOf(bySlot[first] as number) - 1) first--;
+  while (end < bySlot.length && slotOf(bySlot[end] as number) === slotOf(bySlot[end - 1] as number) + 1) end++;
+  return bySlot.slice(first, end);
+}
+
 function similarTo(remaining: readonly number[]): number[] {
   const first = remaining[0] as number;
   const members: number[] = [];

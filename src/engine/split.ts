@@ -3,6 +3,8 @@
  * Follows llama-batch.cpp `split_equal` and llama-memory-hybrid.cpp `init_batch` of v0.5.0: one forward takes the same
  * number of rows of each of its sequences; a sequence's last `nKeepTail` rows stay together, for rollback snapshots.
  */
+import type { ContextLimits } from "./backend.ts";
+
 export interface SplitOptions {
   readonly nUbatch: number;
   /** Unified KV: any sequences may share a forward; else only consecutive ids. */
@@ -15,6 +17,27 @@ export interface Forward {
   readonly seqs: readonly number[];
   /** Rows of each sequence. */
   readonly nRowsEach: number;
+}
+
+export function splitOptionsOf({ nUbatch, nCtxSeq, nCells, nRollback }: ContextLimits): SplitOptions {
+  return { nUbatch, isUnified: nCtxSeq === nCells, nKeepTail: Number.isFinite(nRollback) && nRollback > 0 ? nRollback + 1 : 0 };
+}
+
+/**
+ * One past the last sequence that shares a forward with sequence `first`, when each brings `nRowsEach` rows. hot: once a step.
+ *
+ * What a decode may have to roll back must be one forward: each forward gathers the recurrent states of its sequences in
+ * neighbouring cells, and a state that has to make room moves without its snapshots (llama-memory-recurrent.cpp
+ * `find_slot`). Rolling it back afterwards would take another sequence's snapshot, and the call would say true.
+ *
+ * @param seqs in order of slot
+ */
+export function endOfForward(seqs: readonly { readonly slot: number }[], first: number, nRowsEach: number, { nUbatch, nCtxSeq, nCells }: ContextLimits): number {
+  const limit = Math.min(seqs.length, first + Math.max(1, Math.floor(nUbatch / nRowsEach)));
+  if (nCtxSeq === nCells) return limit;
+  let end = first + 1;
+  while (end < limit && seqs[end]?.slot === (seqs[end - 1]?.slot ?? 0) + 1) end++;
+  return end;
 }
 
 /** @param rows rows of each sequence in batch order: [sequence id, number of rows], ids distinct, numbers > 0 */

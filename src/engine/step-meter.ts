@@ -1,10 +1,10 @@
 /**
  * Times one step and writes its trace record. Clocks are read here and in the parts it is given; nowhere else.
  */
-import type { Backend, ContextLimits } from "./backend.ts";
+import type { Backend } from "./backend.ts";
 import type { DraftTimes } from "./drafters/drafter.ts";
 import type { Sequence } from "./sequence.ts";
-import { predictForwards, type SplitOptions } from "./split.ts";
+import { predictForwards, splitOptionsOf } from "./split.ts";
 import { whyNotReused, type StepRecord, type TraceSink } from "./trace.ts";
 import type { VerifyTimes } from "./verifier.ts";
 
@@ -15,10 +15,6 @@ export interface StepMeterOptions {
   readonly verifyTimes: VerifyTimes;
   readonly draftTimes: DraftTimes | undefined;
   readonly trace: TraceSink | undefined;
-}
-
-function splitOptionsOf({ nUbatch, nCtxSeq, nCells, nRollback }: ContextLimits): SplitOptions {
-  return { nUbatch, isUnified: nCtxSeq === nCells, nKeepTail: Number.isFinite(nRollback) && nRollback > 0 ? nRollback + 1 : 0 };
 }
 
 export class StepMeter {

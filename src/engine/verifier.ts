@@ -2,7 +2,8 @@
  * The three ways to put a draft before the target. Each decodes, verifies and rolls back one step; `Accept` takes the
  * tokens. Plain decoding is draft length 0 of any of them.
  *
- * - batched: every row of every sequence in one decode; rejected rows are rolled back. Fast; kernels differ by width.
+ * - batched: every row of every sequence in one decode; rejected rows are rolled back. Fast; kernels differ by width. Where
+ *   libllama would cut the decode into several forwards, each is a decode of its own, rolled back before the next.
  * - by-depth: one row of every sequence that still accepts, decode after decode. Nothing to roll back.
  * - sequential: one row in a decode. Equal to plain decoding of that sequence alone when that is decoded the same way
  *   (non-unified KV, one thread or width-stable kernels).
@@ -10,6 +11,7 @@
 import type { DecodeContext } from "./backend.ts";
 import type { FreshHidden } from "./head-feed.ts";
 import type { Sequence } from "./sequence.ts";
+import { endOfForward } from "./split.ts";
 import { drawAcceptance, verifyRows } from "./verify.ts";
 
 export type VerifyMode = "batched" | "sequential" | "by-depth";
@@ -88,12 +90,22 @@ export class Verifier {
       }
       fresh.set(seq, { view, row: i * length, position: seq.nPast });
       seq.nPast += nRead;
-      if (nRead < length) this.#rollBack(seq);
+      if (nRead < length) this.#rollBack(seq, seq.nPast);
     }
     return fresh;
   }
 
   #batched(seqs: readonly Sequence[], nDraft: number): void {
+    const { limits } = this.#target;
+    const isCut = nDraft > 0 && Number.isFinite(limits.nRollback);
+    for (let first = 0; first < seqs.length; ) {
+      const end = isCut ? endOfForward(seqs, first, nDraft + 1, limits) : seqs.length;
+      this.#together(first === 0 && end === seqs.length ? seqs : seqs.slice(first, end), nDraft);
+      first = end;
+    }
+  }
+
+  #together(seqs: readonly Sequence[], nDraft: number): void {
     const { rows } = this.#target;
     const width = nDraft + 1;
     rows.n = 0;
@@ -105,12 +117,14 @@ export class Verifier {
     const hidden = this.keepsHidden ? this.#target.hiddenAll() : undefined;
     for (let i = 0; i < seqs.length; i++) {
       const seq = seqs[i] as Sequence;
+      const end = seq.nPast + nDraft;
       const nAccepted = this.#verifyRows(seq, i * width, Math.min(nDraft, seq.nMax));
       if (hidden !== undefined) seq.ring?.write(seq.nPast, hidden, i * width, nAccepted + 1);
       seq.nPast += nAccepted + 1;
       if (nDraft > 0) this.#hooks.verified(seq, Math.min(nDraft, seq.nMax), nAccepted);
-      // A finished request's contexts are cleared whole.
-      if (nAccepted < nDraft && seq.finish === undefined) this.#rollBack(seq);
+      // A finished request's history may be kept, and later the snapshots are stale. An end-of-text token is decoded, not known.
+      const nKnown = Math.min(seq.nPast, seq.nTokens);
+      if (nKnown <= end) this.#rollBack(seq, nKnown);
     }
   }
 
@@ -125,10 +139,10 @@ export class Verifier {
     return wanted;
   }
 
-  /** Only what the last decode of this sequence wrote can be rolled back (recurrent snapshots; trap A of the notes). */
-  #rollBack(seq: Sequence): void {
-    if (!this.#target.removeFrom(seq.slot, seq.nPast))
-      throw new Error(`llama_memory_seq_rm(seq ${seq.slot}, from ${seq.nPast}) refused; the target holds positions up to ${this.#target.lastPosition(seq.slot)}`);
+  /** Only what the last forward of the context wrote can be rolled back (recurrent snapshots; trap A of the notes). */
+  #rollBack(seq: Sequence, from: number): void {
+    if (!this.#target.removeFrom(seq.slot, from))
+      throw new Error(`llama_memory_seq_rm(seq ${seq.slot}, from ${from}) refused; the target holds positions up to ${this.#target.lastPosition(seq.slot)}`);
   }
 
   #byDepth(seqs: readonly Sequence[], nDraft: number): void {

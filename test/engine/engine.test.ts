@@ -350,14 +350,42 @@ describe("prefill", () => {
   });
 });
 
+/** Layouts in which libllama cuts a decode into several forwards: cells apart (where slots are no neighbours), short forwards. */
+const layouts = [{}, { isUnified: false }, { nUbatch: 8 }, { isUnified: false, nUbatch: 8 }] as const;
+
+describe("a draft is rolled back before the next forward, which may move states away from their snapshots", () => {
+  test.each(layouts)("%j", (layout) => {
+    const h = harness({ nMax: 3, cachePrompt: true }, { nSeq: 5, ...layout, isDraftRight: (p, s) => (p + s) % 3 !== 0 });
+    // Slots 1 and 3 empty first and are filled again, so that the others have gaps between them.
+    const maxTokens = [40, 6, 38, 9, 41, 7, 30];
+    for (const [id, n] of maxTokens.entries()) h.engine.submit(request(id, prompt(9 + (id % 3), id), { maxTokens: n, cachePrompt: id % 2 === 0 }));
+    h.runAll();
+    h.engine.checkIntegrity();
+    const verifies = h.backend.log.filter((d) => d.role === "target" && d.rows.filter((r) => r.wantsOutput).length > 5);
+    expect(verifies.length).toBeGreaterThan(5);
+    for (const decode of h.backend.log) expect(decode.nForwards).toBe(1);
+    for (const [id, n] of maxTokens.entries()) expect(h.tokensOf(id)).toEqual(plainText(next, prompt(9 + (id % 3), id), n));
+  });
+
+  test("a decode is cut no more often than libllama cuts it", () => {
+    const h = harness({ nMax: 3 }, { nSeq: 6, isUnified: false, isDraftRight: () => false });
+    for (let id = 0; id < 6; id++) h.engine.submit(request(id, prompt(8, id), { maxTokens: id === 2 ? 2 : 9 }));
+    h.runAll();
+    const slots = h.backend.log.filter((d) => d.role === "target").map((d) => [...new Set(d.rows.map((r) => r.seq))].join(""));
+    // The burst, one step of all six, then those on either side of slot 2.
+    expect(slots.slice(0, 6)).toEqual(["012345", "012345", "01", "345", "01", "345"]);
+  });
+});
+
 test("random traffic: texts equal plain decoding, slots and contexts agree when idle", () => {
   fc.assert(
     fc.property(
       fc.array(fc.record({ length: fc.integer({ min: 1, max: 40 }), maxTokens: fc.integer({ min: 1, max: 60 }), nMax: fc.option(fc.integer({ min: 0, max: 4 }), { nil: undefined }), cancelAt: fc.option(fc.integer({ min: 0, max: 30 }), { nil: undefined }), gap: fc.integer({ min: 0, max: 4 }) }), { minLength: 1, maxLength: 20 }),
       fc.constantFrom(...modes),
       fc.integer({ min: 0, max: 4 }),
-      (traffic, mode, nMax) => {
-        const h = harness({ ...mode, nMax, nRingRows: 16 }, { nSeq: 3, nCtxSeq: 64, isDraftRight: (p, s) => (p * 13 + s * 5) % 7 > 2 });
+      fc.constantFrom(...layouts),
+      (traffic, mode, nMax, layout) => {
+        const h = harness({ ...mode, nMax, nRingRows: 16 }, { nSeq: 4, nCtxSeq: 64, ...layout, isDraftRight: (p, s) => (p * 13 + s * 5) % 7 > 2 });
         for (const [id, t] of traffic.entries()) {
           h.engine.submit(request(id, prompt(t.length, id), { maxTokens: t.maxTokens, nMax: t.nMax }));
           for (let i = 0; i < t.gap; i++) h.engine.step();

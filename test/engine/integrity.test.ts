@@ -30,13 +30,14 @@ test("10,000 random operations on two contexts of the target, drafting now and t
 });
 
 test.each([
-  { nHeads: 1, verify: "batched", gate: "fixed", catchup: "fused" },
-  { nHeads: 1, verify: "by-depth", gate: "adaptive", catchup: "deferred-batched" },
-  { nHeads: 1, verify: "sequential", gate: "fixed", catchup: "immediate" },
-  { nHeads: 2, verify: "batched", gate: "fixed", catchup: "fused" },
-] as const)("10,000 random operations, %j: one end each, slots and contexts agree", ({ nHeads, ...mode }) => {
+  { nHeads: 1, verify: "batched", gate: "fixed", catchup: "fused", isUnified: true },
+  { nHeads: 1, verify: "by-depth", gate: "adaptive", catchup: "deferred-batched", isUnified: true },
+  { nHeads: 1, verify: "sequential", gate: "fixed", catchup: "immediate", isUnified: true },
+  { nHeads: 2, verify: "batched", gate: "fixed", catchup: "fused", isUnified: true },
+  { nHeads: 1, verify: "batched", gate: "fixed", catchup: "fused", isUnified: false },
+] as const)("10,000 random operations, %j: one end each, slots and contexts agree", ({ nHeads, isUnified, ...mode }) => {
   const counts = randomOperations(
-    (sink) => harness({ ...mode, nMax: 3, nRingRows: 64, cachePrompt: true, cacheRamBytes: 20_000, maxQueue: 1e6 }, { nSeq: 5, nCtxSeq: 256, nHeads, isDraftRight: (p, s) => (p * 7 + s) % 5 > 1 }, { sink }).engine,
+    (sink) => harness({ ...mode, nMax: 3, nRingRows: 64, cachePrompt: true, cacheRamBytes: 20_000, maxQueue: 1e6 }, { nSeq: 5, nCtxSeq: 256, nHeads, isUnified, isDraftRight: (p, s) => (p * 7 + s) % 5 > 1 }, { sink }).engine,
     10_000,
     nHeads + mode.verify.length,
     3,
