@@ -164,6 +164,27 @@ export function backendContract(name: string, makeBackend: () => Backend | Promi
       expect(target.greedyToken(0)).toBe(token);
     });
 
+    test("a rollback after a later forward, also one of the same decode, is refused and changes nothing", () => {
+      if (target.limits.nRollback === Infinity) return;
+      const isApart = target.limits.nCtxSeq !== target.limits.nCells;
+      const rolledBack = (...plans: RowPlan[][]): boolean => {
+        clearAll(target);
+        for (const seq of [2, 0, 1]) decode(target, { seq, from: 0, n: 3 });
+        for (const decoded of plans) decode(target, ...decoded);
+        const isDone = !isRefused(() => target.removeFrom(0, 4));
+        expect(target.lastPosition(0)).toBe(isDone ? 3 : 4);
+        return isDone;
+      };
+      const rows = (seq: number, n = 2): RowPlan => ({ seq, from: 3, n, outputs: "all" });
+      expect(rolledBack([rows(0)])).toBe(true);
+      expect(rolledBack([rows(0), rows(1)])).toBe(true);
+      expect(rolledBack([rows(0), rows(1), rows(2)])).toBe(true);
+      expect(rolledBack([rows(0)], [rows(1)])).toBe(false);
+      // Own cells for each sequence: only neighbours share a forward.
+      expect(rolledBack([rows(0), rows(2)])).toBe(!isApart);
+      expect(rolledBack([rows(0, 2), rows(1, 1)])).toBe(false);
+    });
+
     test("a second rollback before the next decode is refused; removing nothing is not a rollback", () => {
       if (target.limits.nRollback === Infinity) return;
       clearAll(target);

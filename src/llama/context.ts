@@ -2,7 +2,8 @@
  * DecodeContext on libllama. Everything that would abort the process is checked before the call (row-check.ts and the
  * guards below); what libllama accepts although it is wrong is refused too:
  * - a recurrent sequence can be rolled back only within the rows of its own last decode, once, and always keeping one
- *   of them: older snapshots are stale though the call says true;
+ *   of them, and only before the next forward of whatever sequences: older snapshots are stale, and a state that has to
+ *   make room moves without them, though the call says true;
  * - a row without an output has no logits, and an index past the batch is not checked by every getter.
  */
 import { DecodeError, type Candidates, type ContextLimits, type DecodeContext, type Rows, type SlotSampling } from "../engine/backend.ts";
@@ -103,7 +104,7 @@ export class LlamaContext implements DecodeContext, Disposable {
     this.#native.batch.n_tokens = this.rows.n;
     const code = this.#api.llama_decode(pointer, this.#native.batch);
     if (code !== 0) this.#fail(code);
-    recordRows(this.rows, this.#state, this.#seqOfRow);
+    recordRows(this.rows, this.limits, this.#state, this.#seqOfRow);
     this.#spareOutputIndex = this.#outputIndex;
     this.#outputIndex = outputIndex;
     this.#candidateIds = undefined;
@@ -216,7 +217,7 @@ export class LlamaContext implements DecodeContext, Disposable {
     }
     const nRemoved = last + 1 - from;
     const { nRollback } = this.limits;
-    if (nRollback !== Infinity && (nRemoved > nRollback || nRemoved >= (this.#state.nLastRows[seq] as number))) return false;
+    if (nRollback !== Infinity && (nRemoved > nRollback || nRemoved >= (this.#state.nLastRows[seq] as number) || this.#state.forwardOf[seq] !== this.#state.nForwards)) return false;
     if (!this.#api.llama_memory_seq_rm(this.#memory, seq, from, -1)) return false;
     this.#state.last[seq] = from - 1;
     this.#state.nLastRows[seq] = 0;

@@ -10,13 +10,16 @@ export interface SequenceState {
   readonly last: Int32Array;
   /** Rows of each sequence in its last decode, 0 once they were rolled back. */
   readonly nLastRows: Int32Array;
+  /** The forward that wrote each sequence's snapshots. A later one may move the state away from them. */
+  readonly forwardOf: Int32Array;
+  nForwards: number;
   /** The number of the check that met the sequence last: tells whether its rows are adjacent. */
   readonly metIn: Int32Array;
   nChecks: number;
 }
 
 export function createSequenceState(nSeq: number): SequenceState {
-  return { last: new Int32Array(nSeq).fill(-1), nLastRows: new Int32Array(nSeq), metIn: new Int32Array(nSeq), nChecks: 0 };
+  return { last: new Int32Array(nSeq).fill(-1), nLastRows: new Int32Array(nSeq), forwardOf: new Int32Array(nSeq), nForwards: 0, metIn: new Int32Array(nSeq), nChecks: 0 };
 }
 
 const bad = (message: string): DecodeError => new DecodeError(-1, message);
@@ -59,15 +62,29 @@ export function checkRows(rows: Rows, limits: ContextLimits, nVocab: number, sta
   return nOutputs;
 }
 
-/** hot: once a successful decode. `seqOfRow` keeps the sequences, since the caller may fill the rows anew before it reads. */
-export function recordRows(rows: Rows, state: SequenceState, seqOfRow: Int32Array): void {
+/**
+ * hot: once a successful decode. `seqOfRow` keeps the sequences, since the caller may fill the rows anew before it reads.
+ * Counts forwards as libllama cuts them (engine/split.ts), rather too many where the rows do not fit into one or are ragged.
+ */
+export function recordRows(rows: Rows, limits: ContextLimits, state: SequenceState, seqOfRow: Int32Array): void {
+  const isLong = rows.n > limits.nUbatch;
+  const isApart = limits.nCtxSeq !== limits.nCells;
   let previous = -1;
+  let isRagged = false;
+  state.nForwards++;
   for (let i = 0; i < rows.n; i++) {
     const seq = rows.seqs[i] as number;
-    if (seq !== previous) state.nLastRows[seq] = 0;
+    if (seq !== previous) {
+      if (i > 0 && (isLong || (isApart && seq !== previous + 1))) state.nForwards++;
+      state.forwardOf[seq] = state.nForwards;
+      state.nLastRows[seq] = 0;
+    }
     previous = seq;
     seqOfRow[i] = seq;
     state.nLastRows[seq] = (state.nLastRows[seq] as number) + 1;
     state.last[seq] = rows.positions[i] as number;
   }
+  const nEach = state.nLastRows[previous];
+  for (let i = 0; i < rows.n; i++) isRagged ||= state.nLastRows[rows.seqs[i] as number] !== nEach;
+  if (isRagged) state.nForwards++;
 }
