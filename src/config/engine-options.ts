@@ -70,6 +70,8 @@ const runFields = {
   cacheRam: z.int().min(0).default(0).meta({ aliases: ["cram"], description: "MiB for saved states of prompts and histories, restored when a prompt extends one (implies --cache-prompt); 0 off", placeholder: "MIB" }),
   cachePrompt: z.boolean().default(false).meta({ description: "reuse a slot's history when a prompt extends it" }),
   prefillWaitMs: z.number().min(0).default(100).meta({ description: "longest wait of a prompt to be read together with others, where that saves time while streams run; 0 never waits", placeholder: "MS" }),
+  decodeLast: z.boolean().default(true).meta({ description: "GPU: leave a prompt's last token to the decode step where that keeps the graph captured for it" }),
+  holdShape: z.boolean().default(true).meta({ description: "GPU: decode the slot of an ended request on for a moment where another is likely to take it, so that the graph stays captured" }),
   trace: z.string().optional().meta({ description: "write a JSON line for every step", placeholder: "FILE" }),
   seed: z.int().min(0).max(0xffff_ffff).default(0).meta({ short: "s", description: "seed of requests that name none; 0: a new one each", placeholder: "N" }),
   llamaDir,

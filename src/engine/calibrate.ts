@@ -38,13 +38,29 @@ export function calibrate(engine: Engine, options: CalibrationOptions = {}): Cos
       // A busy machine only ever adds time, so the lower quartile is nearer to the truth than the middle.
       const steady = quantile(times.slice(nWarmSteps), 0.25);
       row.push(steady);
-      if (k > 0) changes.push((times[0] as number) - steady);
+      if (k > 0) changes.push(changePrice(times, steady));
     }
     stepMs.push(row);
   }
   engine.gate.force(undefined);
   const { baseMs, rowMs } = calibratePrefill(engine);
   return { nSeqs, stepMs, changeMs: Math.max(0, changes.length === 0 ? 0 : median(changes)), moveMs: engine.tier.hasPlain ? engine.tier.msPerMove : 0, prefillBaseMs: baseMs, prefillRowMs: rowMs };
+}
+
+/** The price of a change of shape: its step runs without a captured graph, the next one captures it. */
+function changePrice(times: readonly number[], steadyMs: number): number {
+  return times.slice(0, 2).reduce((sum, ms) => sum + ms - steadyMs, 0);
+}
+
+/** That price where no cost table is made: two sequences (or one) at the engine's own draft length. */
+export function calibrateChange(engine: Engine): number {
+  const nSteps = 6;
+  const prices = [1, 2].map((n) => {
+    const times = timeSteps(engine, Math.min(n, nAlike(engine)), engine.info.nMax, nSteps);
+    return changePrice(times, median(times.slice(2)));
+  });
+  engine.gate.force(undefined);
+  return Math.max(0, median(prices.filter(Number.isFinite)));
 }
 
 /** Times of `nSteps` decode steps of n sequences at draft length k. */

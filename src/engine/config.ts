@@ -13,6 +13,10 @@ export interface EngineConfig {
   readonly verify: VerifyMode;
   readonly catchup: Catchup;
   readonly pad: boolean;
+  /** Leave a prompt's last token to the decode step where that keeps the captured graph. */
+  readonly decodeLast: boolean;
+  /** Go on decoding the slot of an ended request for a moment. */
+  readonly holdShape: boolean;
   /** Unconditional acceptance rates to draw from; the output is then not model text. */
   readonly syntheticRates: readonly number[] | undefined;
   /** Requests that wait for a slot; one more is refused. */
@@ -38,6 +42,8 @@ export const defaultEngineConfig: EngineConfig = {
   verify: "batched",
   catchup: "fused",
   pad: false,
+  decodeLast: false,
+  holdShape: false,
   syntheticRates: undefined,
   maxQueue: 1024,
   prefillWaitMs: 0,

@@ -9,7 +9,7 @@ export interface CostTableData {
   readonly nSeqs: readonly number[];
   /** stepMs[i][k]: whole step of nSeqs[i] sequences with draft length k, in ms. */
   readonly stepMs: readonly (readonly number[])[];
-  /** One-time price of a step whose draft length differs from the last one's, in ms: graphs are rebuilt. */
+  /** One-time price of a step whose shape differs from the last one's, in ms: graphs are rebuilt, and captured in the step after. */
   readonly changeMs: number;
   /** Moving one sequence's state between the two contexts of the target; 0 where there is one. */
   readonly moveMs: number;

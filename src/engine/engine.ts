@@ -21,6 +21,7 @@ import { checkIntegrity, snapshotOf } from "./inspection.ts";
 import { draftCap, Planner } from "./planner.ts";
 import type { Sequence } from "./sequence.ts";
 import { ShadowDrafts } from "./shadow-drafts.ts";
+import { ShapeHold } from "./shape-hold.ts";
 import { Slots } from "./slots.ts";
 import { StepMeter } from "./step-meter.ts";
 import { TargetPair } from "./target-pair.ts";
@@ -41,6 +42,7 @@ export class Engine implements EngineLoop {
   readonly meter: StepMeter;
   readonly planner: Planner;
   readonly tier: Tier;
+  readonly shape = new ShapeHold();
   readonly #shadow = new ShadowDrafts();
   /** Steps for which no draft length could win. */
   #nHopeless = 0;
@@ -112,6 +114,7 @@ export class Engine implements EngineLoop {
   step(): boolean {
     this.slots.admit();
     this.#chooseTier();
+    this.#holdShape();
     const plan = this.planner.plan();
     switch (plan.kind) {
       case "idle":
@@ -148,9 +151,26 @@ export class Engine implements EngineLoop {
       this.#verifier.keepsHidden = canPay;
     }
     this.gate.rollingRatio = this.tier.rollingRatio;
+    const { isPlain } = this.tier;
     this.tier.choose(this.gate.plainGain(running.length), this.#lastDecodeMs, running);
+    // A ghost is not worth a move to the other context.
+    if (this.tier.isPlain !== isPlain) this.slots.dropGhosts();
     this.#lastDecodeMs = 0;
     this.gate.zeroFactor = this.tier.zeroFactor;
+  }
+
+  /** Which ghosts go on, and whether prompts leave their last token to the decode step. */
+  #holdShape(): void {
+    const { decodeLast, holdShape, verify } = this.#config;
+    const { slots, shape } = this;
+    if (verify !== "batched") return;
+    const ghosts = slots.inPhase("ghost");
+    const isWorth = holdShape && slots.inPhase("decode").length > 0 && shape.isWorth(ghosts, slots.arrivals.refillShare(this.#clock()));
+    slots.leavesGhosts = isWorth && ghosts.every((s) => s.draftRoom > this.info.nMax);
+    if (!slots.leavesGhosts) slots.dropGhosts();
+    const prefilling = slots.inPhase("prefill");
+    const leavesLast = decodeLast && shape.isCaptured(slots.decoded.length + prefilling.length);
+    for (const seq of prefilling) seq.leavesLast = leavesLast && seq.nPast < seq.nPrompt - 1;
   }
 
   /** Reads `chunk.length` prompt rows of each member; a member whose prompt is complete gets its first token. */
@@ -166,8 +186,12 @@ export class Engine implements EngineLoop {
     for (const [i, seq] of seqs.entries()) {
       const { position } = fresh.get(seq) as FreshHidden;
       this.totals.nPromptTokens += seq.nPast - position;
-      if (seq.nPast < seq.nPrompt) continue;
+      if (seq.nPrefillLeft > 0 || seq.readUntil < seq.nPrompt) continue;
       this.slots.startDecoding(seq);
+      if (seq.leavesLast) {
+        this.totals.nPromptTokens++;
+        continue;
+      }
       this.slots.push(seq, this.#sampler.sample(seq, i * chunk.length + seq.nPrompt - 1 - position));
     }
     // First tokens leave before the head reads the prompts.
@@ -184,15 +208,16 @@ export class Engine implements EngineLoop {
 
   /** One step of every decoding sequence: its pending token and the same number of drafts for all. */
   #decode(): void {
-    const seqs = [...this.slots.inPhase("decode")];
-    const chosen = this.#drafter === undefined ? 0 : this.gate.choose(seqs.length, draftCap(seqs));
+    const seqs = [...this.slots.decoded];
+    const live = seqs.filter((s) => s.phase === "decode");
+    const chosen = this.#drafter === undefined ? 0 : this.gate.choose(seqs.length, draftCap(live));
     const wanted = this.tier.isPlain ? 0 : chosen;
     this.meter.begin("decode", seqs, wanted + 1, wanted, this.#drafter === undefined ? "no head" : this.gate.reason);
     const isShadowed = this.tier.isPlain && chosen > 0 && this.#verifier.keepsHidden && this.#shadow.isDue(this.gate.isProbing);
     const nDraft = this.#guard(seqs, () => {
       const drafter = this.#drafter as Drafter;
       const n = wanted > 0 ? drafter.draft(seqs, wanted) : 0;
-      if (isShadowed) this.#shadow.start(seqs, drafter.draft(seqs, chosen));
+      if (isShadowed) this.#shadow.start(live, drafter.draft(live, chosen));
       this.meter.drafted(n);
       this.#verifier.run(seqs, n);
       return n;
@@ -200,8 +225,9 @@ export class Engine implements EngineLoop {
     if (nDraft === undefined) return;
     if (nDraft > 0) this.#drafter?.afterVerify(seqs);
     if (this.#shadow.isOpen) this.#shadow.settle((n, nAccepted) => this.#noteShadow(n, nAccepted));
-    for (const seq of seqs) this.slots.emit(seq);
+    for (const seq of live) this.slots.emit(seq);
     this.meter.end();
+    this.shape.noteStep(seqs.length, this.slots.inPhase("ghost"), this.meter.totalMs);
     if (nDraft === 0 && this.#verifier.keepsHidden) this.#drafter?.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
     this.#lastDecodeMs = this.meter.costMs;
     // Drafts that were only compared, or given up, are not part of what a step of this length costs.
@@ -257,6 +283,7 @@ export class Engine implements EngineLoop {
       return work();
     } catch (error) {
       if (!(error instanceof DecodeError) || error.code < -1) throw error;
+      this.slots.dropGhosts();
       for (const seq of seqs) {
         this.slots.emit(seq);
         if (seq.phase !== "idle") this.slots.finish(seq, "error", error.message);

@@ -9,7 +9,7 @@ type Inside = Omit<EngineSnapshot, "rssBytes" | "deviceUsedBytes" | "isSynthetic
 
 export function snapshotOf(slots: Slots, totals: EngineTotals, gateReason: string): Inside {
   return {
-    slots: slots.sequences.map((s) => ({ slot: s.slot, requestId: s.request?.id, phase: s.phase, nPrompt: s.nPrompt, nPast: s.nPast, nOutput: s.nOutput })),
+    slots: slots.sequences.map((s) => ({ slot: s.slot, requestId: s.request?.id, phase: s.phase === "ghost" ? "idle" : s.phase, nPrompt: s.nPrompt, nPast: s.nPast, nOutput: s.nOutput })),
     nQueued: slots.nQueued,
     nSteps: totals.nSteps,
     nPromptTokens: totals.nPromptTokens,

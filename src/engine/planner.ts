@@ -88,7 +88,7 @@ export class Planner {
   nStreaming(): number {
     const now = this.#d.clock();
     let n = 0;
-    for (const seq of this.#d.slots.inPhase("decode")) if (seq.nOutput > 1 || now - seq.firstTokenMs > maxBurstMs) n++;
+    for (const seq of this.#d.slots.inPhase("decode")) if (seq.nOutput > 1 || now - seq.decodingSinceMs > maxBurstMs) n++;
     return n;
   }
 

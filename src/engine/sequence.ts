@@ -11,7 +11,8 @@ import { HiddenRing } from "./hidden-ring.ts";
 import type { FinishReason, GenerateRequest, TokenLogprob } from "./request.ts";
 import { createSamplerState, isPlainGreedy, noteToken, type SamplerState } from "./sampler.ts";
 
-export type SequencePhase = "idle" | "prefill" | "decode";
+/** "ghost": without a request, decoded on to keep the batch's shape (shape-hold.ts). */
+export type SequencePhase = "idle" | "prefill" | "decode" | "ghost";
 
 /** What a slot needs to know about the engine that owns it. */
 export interface SequenceShape {
@@ -38,6 +39,10 @@ export class Sequence {
   nCached = 0;
   /** Prompt rows are read up to here; below nPrompt when a state is to be saved on the way. */
   readUntil = 0;
+  /** The prompt's last token is not read but left to the first decode step as its pending token. */
+  leavesLast = false;
+  /** What decoding on as a ghost has cost. */
+  ghostMs = 0;
   nPast = 0;
   nTokens = 0;
   headPast = 0;
@@ -58,6 +63,7 @@ export class Sequence {
   servedStep = 0;
   submittedMs = 0;
   startMs = 0;
+  decodingSinceMs = 0;
   firstTokenMs = 0;
 
   constructor(slot: number, sampling: SlotSampling, shape: SequenceShape) {
@@ -79,6 +85,7 @@ export class Sequence {
     this.nTokens = this.nPrompt;
     this.nCached = nCached;
     this.readUntil = this.nPrompt;
+    this.leavesLast = false;
     this.nPast = nCached;
     if (nCached === 0) {
       this.headPast = 0;
@@ -99,10 +106,11 @@ export class Sequence {
     this.servedStep = 0;
     this.submittedMs = submittedMs;
     this.startMs = nowMs;
+    this.decodingSinceMs = 0;
     this.firstTokenMs = 0;
   }
 
-  /** Leaves the slot empty. What the contexts hold is the caller's matter. */
+  /** Leaves the slot without a request. What the contexts hold is the caller's matter. */
   end(): void {
     this.grammar?.close();
     this.grammar = undefined;
@@ -111,8 +119,25 @@ export class Sequence {
     this.phase = "idle";
   }
 
+  /** After its end: decoded on from what the contexts hold, with any token. */
+  haunt(): void {
+    this.phase = "ghost";
+    this.ghostMs = 0;
+    this.tokens[this.nPast] = this.tokens[this.nPast - 1] as number;
+    this.nTokens = this.nPast + 1;
+    this.emitted = [];
+  }
+
+  /** A ghost's step: one row is kept. */
+  drift(): void {
+    this.nPast++;
+    this.tokens[this.nPast] = this.tokens[this.nPast - 1] as number;
+    this.nTokens++;
+  }
+
+  /** Prompt rows to read before the next thing happens; > 0 in the prefill phase. */
   get nPrefillLeft(): number {
-    return this.readUntil - this.nPast;
+    return this.readUntil - this.nPast - (this.leavesLast && this.readUntil === this.nPrompt ? 1 : 0);
   }
 
   /** Drafts for which the context still has positions: the pending token and k drafts need k + 1. */

@@ -35,8 +35,11 @@ export class Slots {
   readonly #isEog: (token: number) => boolean;
   readonly #bytes: (token: number) => Uint8Array;
   totals: EngineTotals;
-  readonly #byPhase: Record<SequencePhase, Sequence[]> = { idle: [], prefill: [], decode: [] };
+  readonly #byPhase: Record<SequencePhase, Sequence[]> = { idle: [], prefill: [], decode: [], ghost: [] };
   readonly #running: number[] = [];
+  readonly #decoded: Sequence[] = [];
+  /** Whether the slot of a request that ends goes on being decoded; the engine says so each step. */
+  leavesGhosts = false;
   readonly #cache: PromptCache | undefined;
   #isStale = true;
   #queue: Waiting[] = [];
@@ -66,7 +69,24 @@ export class Slots {
   }
 
   get nFree(): number {
-    return this.inPhase("idle").length;
+    return this.inPhase("idle").length + this.inPhase("ghost").length;
+  }
+
+  /** What a decode step decodes, by slot: decoding sequences and ghosts. Reused like the lists of `inPhase`. */
+  get decoded(): readonly Sequence[] {
+    if (this.#isStale) this.#sort();
+    return this.#decoded;
+  }
+
+  /** Ghosts leave their slots. */
+  dropGhosts(): void {
+    for (const seq of this.inPhase("ghost")) this.#dropGhost(seq);
+  }
+
+  #dropGhost(seq: Sequence): void {
+    seq.phase = "idle";
+    this.#empty(seq);
+    this.#isStale = true;
   }
 
   /** Sequences in a phase, by slot. The array is reused: do not keep it over a change of phase. */
@@ -84,9 +104,12 @@ export class Slots {
   #sort(): void {
     for (const list of Object.values(this.#byPhase)) list.length = 0;
     this.#running.length = 0;
+    this.#decoded.length = 0;
     for (const seq of this.sequences) {
-      this.#byPhase[seq.phase].push(seq);
-      if (seq.phase !== "idle") this.#running.push(seq.slot);
+      const { phase, slot } = seq;
+      this.#byPhase[phase].push(seq);
+      if (phase === "prefill" || phase === "decode") this.#running.push(slot);
+      if (phase === "decode" || phase === "ghost") this.#decoded.push(seq);
     }
     const { nSteps } = this.totals;
     this.#byPhase.prefill.sort((a, b) => byUrgency(a, b, nSteps));
@@ -129,7 +152,7 @@ export class Slots {
   #place({ request, atMs }: Waiting): boolean {
     const { totals } = this;
     const { clock, backend } = this.#d;
-    const free = this.inPhase("idle").map((s) => this.#freeSlot(s, request));
+    const free = [...this.inPhase("ghost"), ...this.inPhase("idle")].map((s) => this.#freeSlot(s, request));
     const kept = chooseSlot(free, request);
     if (kept === undefined) return false;
     const isCaching = this.#d.config.cachePrompt && request.cachePrompt;
@@ -144,6 +167,7 @@ export class Slots {
       this.#outbox.push(unstartedEvent(request, "error", error.message));
       return true;
     }
+    if (seq.phase === "ghost") this.#dropGhost(seq);
     let { nCached } = slot;
     if (nCached === 0 || saved !== undefined) {
       this.#vacate(seq);
@@ -160,6 +184,8 @@ export class Slots {
 
   #freeSlot(seq: Sequence, request: GenerateRequest): FreeSlot {
     const isReuse = this.#d.config.cachePrompt && request.cachePrompt;
+    // A ghost holds no text worth keeping, and counts as empty so that it is preferred: the shape stays.
+    if (seq.phase === "ghost") return { slot: seq.slot, sampling: seq.sampling, nCached: 0, isEmpty: true };
     return { slot: seq.slot, sampling: seq.sampling, nCached: isReuse ? reusableHistory(seq.tokens, seq.nPast, request.prompt) : 0, isEmpty: seq.nPast === 0 };
   }
 
@@ -171,12 +197,13 @@ export class Slots {
 
   /** Takes one token of a sequence. Hot. */
   push(seq: Sequence, token: number): boolean {
+    if (seq.firstTokenMs === 0) seq.firstTokenMs = this.#d.clock();
     return seq.push(token, this.#isEog(token), this.#bytes);
   }
 
   /** The prompt is read: from now on the sequence decodes, unless its first token ended it. */
   startDecoding(seq: Sequence): void {
-    seq.firstTokenMs = this.#d.clock();
+    seq.decodingSinceMs = this.#d.clock();
     seq.phase = "decode";
     this.#isStale = true;
   }
@@ -211,8 +238,10 @@ export class Slots {
       timings: { queueMs: seq.startMs - seq.submittedMs, prefillMs: firstTokenMs - seq.startMs, decodeMs: now - firstTokenMs },
     });
     const isKept = this.#d.config.cachePrompt && request.cachePrompt && (reason === "stop" || reason === "length") && this.#keepHistory(seq);
+    const isGhost = !isKept && this.leavesGhosts && seq.phase === "decode" && reason !== "error" && this.#keepHistory(seq);
     seq.end();
-    if (!isKept) this.#empty(seq);
+    if (isGhost) seq.haunt();
+    else if (!isKept) this.#empty(seq);
     this.#isStale = true;
   }
 

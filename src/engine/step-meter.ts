@@ -24,6 +24,7 @@ export class StepMeter {
   #startCostMs = 0;
   #kind: "prefill" | "decode" = "decode";
   #nSeqs = 0;
+  #nGhosts = 0;
   #width = 0;
   #why = "";
   #step = 0;
@@ -55,6 +56,8 @@ export class StepMeter {
     this.#startCostMs = this.#o.costClock();
     this.#kind = kind;
     this.#nSeqs = seqs.length;
+    this.#nGhosts = 0;
+    for (const seq of seqs) if (seq.phase === "ghost") this.#nGhosts++;
     this.#width = width;
     this.#why = why;
     this.nDraft = nDraft;
@@ -100,6 +103,7 @@ export class StepMeter {
       atMs: this.#startMs + this.totalMs - this.#originMs,
       kind: this.#kind,
       nSeqs: this.#nSeqs,
+      nGhosts: this.#nGhosts,
       nRowsEach: this.#width,
       nDraft: this.#kind === "prefill" ? 0 : this.nDraft,
       why: this.#why,

@@ -5,6 +5,8 @@ export interface StepRecord {
   readonly atMs: number;
   readonly kind: "prefill" | "decode";
   readonly nSeqs: number;
+  /** Those of them without a request, decoded to keep the shape. */
+  readonly nGhosts: number;
   /** Target rows of each sequence in the step's main decode. */
   readonly nRowsEach: number;
   readonly nDraft: number;

@@ -75,7 +75,7 @@ export class Verifier {
     for (const seq of seqs) {
       for (let p = seq.nPast; p < seq.nPast + length; p++) {
         this.#addRow(seq, seq.tokens[Math.min(p, seq.nPrompt - 1)] as number, p);
-        const isLast = p === seq.nPrompt - 1;
+        const isLast = p === seq.nPrompt - 1 && !seq.leavesLast;
         if (isLast) nOutputs++;
         else rows.outputs[rows.n - 1] = 0;
       }
@@ -117,6 +117,12 @@ export class Verifier {
     const hidden = this.keepsHidden ? this.#target.hiddenAll() : undefined;
     for (let i = 0; i < seqs.length; i++) {
       const seq = seqs[i] as Sequence;
+      if (seq.phase === "ghost") {
+        if (hidden !== undefined) seq.ring?.write(seq.nPast, hidden, i * width, 1);
+        seq.drift();
+        if (nDraft > 0) this.#rollBack(seq, seq.nPast);
+        continue;
+      }
       const end = seq.nPast + nDraft;
       const nAccepted = this.#verifyRows(seq, i * width, Math.min(nDraft, seq.nMax));
       if (hidden !== undefined) seq.ring?.write(seq.nPast, hidden, i * width, nAccepted + 1);

@@ -5,7 +5,7 @@ import * as os from "node:os";
 import * as path from "node:path";
 import type { EngineOptions } from "../config/engine-options.ts";
 import type { SlotSampling } from "../engine/backend.ts";
-import { calibrate, calibratePrefill } from "../engine/calibrate.ts";
+import { calibrate, calibrateChange, calibratePrefill } from "../engine/calibrate.ts";
 import { defaultEngineConfig, type EngineConfig } from "../engine/config.ts";
 import { CostTable, type CostTableData } from "../engine/cost-table.ts";
 import type { Drafter } from "../engine/drafters/drafter.ts";
@@ -77,7 +77,7 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
   let isCalibrating = false;
   const engine = new Engine({
     backend,
-    config: engineConfig(options, hooks.maxQueue),
+    config: engineConfig(options, backend.description.isAsynchronous, hooks.maxQueue),
     sink: (events) => {
       if (!isCalibrating) hooks.sink(events);
     },
@@ -86,7 +86,7 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
     ...(backend.description.isAsynchronous ? {} : { costClock: () => processorMs(backend.nThreads) }),
     loadMs: performance.now() - startMs,
     loadedBytes: Math.max(0, used() - before),
-    memory: () => ({ rssBytes: process.memoryUsage.rss(), deviceUsedBytes: gpus.length > 0 ? used() : undefined }),
+    memory: memoryNow(gpus.length > 0 ? used : undefined),
   });
   const isAdaptive = engine.info.nMax > 0 && options.specGate === "adaptive";
   // A CPU's prefill time is proportional to its rows: there is nothing to gain from reading prompts together.
@@ -97,7 +97,11 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
       engine.gate.useTable(new CostTable(data));
       engine.planner.prefillCost = { baseMs: data.prefillBaseMs, rowMs: data.prefillRowMs };
       engine.tier.msPerMove = data.moveMs;
-    } else engine.planner.prefillCost = calibratePrefill(engine);
+      engine.shape.changeMs = data.changeMs;
+    } else {
+      engine.planner.prefillCost = calibratePrefill(engine);
+      engine.shape.changeMs = calibrateChange(engine);
+    }
     isCalibrating = false;
     engine.resetTotals();
   }
@@ -126,7 +130,23 @@ function readOracle(file: string, options: EngineOptions, backend: LlamaBackend)
   return new OracleDrafter(records, options.specOracleRate, backend.target.nVocab, options.seed + 1);
 }
 
-function engineConfig(options: EngineOptions, maxQueue = defaultEngineConfig.maxQueue): EngineConfig {
+/** A driver may take milliseconds to tell its free memory, and a snapshot is taken ten times a second. */
+const memoryAgeMs = 5000;
+
+function memoryNow(deviceUsed: (() => number) | undefined): () => { rssBytes: number; deviceUsedBytes: number | undefined } {
+  let deviceUsedBytes = deviceUsed?.();
+  let atMs = performance.now();
+  return () => {
+    const now = performance.now();
+    if (now - atMs > memoryAgeMs) {
+      deviceUsedBytes = deviceUsed?.();
+      atMs = now;
+    }
+    return { rssBytes: process.memoryUsage.rss(), deviceUsedBytes };
+  };
+}
+
+function engineConfig(options: EngineOptions, isAsynchronous: boolean, maxQueue = defaultEngineConfig.maxQueue): EngineConfig {
   return {
     ...defaultEngineConfig,
     nMax: options.specType === "none" ? 0 : options.specDraftNMax,
@@ -139,6 +159,8 @@ function engineConfig(options: EngineOptions, maxQueue = defaultEngineConfig.max
     verify: options.specVerify,
     catchup: options.specCatchup,
     pad: options.specDraftPad,
+    decodeLast: isAsynchronous && options.decodeLast,
+    holdShape: isAsynchronous && options.holdShape,
     syntheticRates: options.specSynthRates,
     maxQueue,
     prefillWaitMs: options.prefillWaitMs,
@@ -180,7 +202,7 @@ function costTableFile(options: EngineOptions, backend: LlamaBackend, cacheDir?:
   const { device, library } = backend.description;
   // Everything that could change a step's time; what surely does not is left out.
   const { seed: _seed, trace: _trace, cacheRam: _ram, cachePrompt: _cache, prefillWaitMs: _wait, specGate: _gate, llamaDir: _dir, ...rest } = options;
-  const key = JSON.stringify({ version: 5, identity, device, library, ...rest });
+  const key = JSON.stringify({ version: 6, identity, device, library, ...rest });
   const folder = cacheDir ?? path.join(process.env["XDG_CACHE_HOME"] ?? path.join(os.homedir(), ".cache"), "foretoken", "cost");
   return path.join(folder, `${createHash("sha256").update(key).digest("hex").slice(0, 24)}.json`);
 }

@@ -1,0 +1,129 @@
+import { describe, expect, test } from "vitest";
+import { randomOperations } from "../../bench/random-operations.ts";
+import type { StepRecord } from "../../src/engine/trace.ts";
+import { hashNext } from "../fake-backend.ts";
+import { harness, plainText, request } from "./run.ts";
+
+const nVocab = 97;
+const next = (history: readonly number[]): number => hashNext(history, nVocab);
+const prompt = (length: number, seed = 1): number[] => Array.from({ length }, (_, i) => (i * 31 + seed * 17 + 5) % (nVocab - 1));
+
+function holding(nMax: number, nSeq: number, changeMs = 1) {
+  const steps: StepRecord[] = [];
+  const h = harness(
+    { nMax, pad: true, decodeLast: true, holdShape: true },
+    { nSeq, isAsynchronous: true, isDraftRight: (p, s) => (p * 7 + s) % 3 !== 0 },
+    { trace: (record) => void steps.push(record) },
+  );
+  h.engine.shape.changeMs = changeMs;
+  return { ...h, steps };
+}
+
+describe("a prompt's last token", () => {
+  test("is left to the decode step where that has the shape of the last one: the prompt's forward has no outputs", () => {
+    const h = holding(2, 2);
+    for (const id of [1, 2, 3]) {
+      h.engine.submit(request(id, prompt(9, id), { maxTokens: 7 }));
+      h.runAll();
+      expect(h.tokensOf(id)).toEqual(plainText(next, prompt(9, id), 7));
+      expect(h.finishOf(id).usage).toEqual({ nPrompt: 9, nCached: 0, nOutput: 7 });
+    }
+    const prefills = h.steps.filter((s) => s.kind === "prefill");
+    expect(prefills.map((s) => [s.nRows, s.nOutputs])).toEqual([[8, 0], [8, 0], [8, 0]]);
+    expect(h.engine.snapshot().nPromptTokens).toBe(27);
+    expect(h.events.filter((e) => e.kind === "finish").every((e) => e.timings.prefillMs > 0 && e.timings.decodeMs > 0)).toBe(true);
+  });
+
+  test("is read with the prompt where the shape changes anyway: the first tokens come sooner", () => {
+    const h = holding(2, 4);
+    for (const id of [1, 2, 3]) h.engine.submit(request(id, prompt(9, id), { maxTokens: 7 }));
+    h.runAll();
+    expect(h.steps.find((s) => s.kind === "prefill")).toMatchObject({ nRows: 27, nOutputs: 3 });
+  });
+
+  test("a prompt of one token, and one whose history ends before its last token, need no forward without outputs", () => {
+    const h = holding(1, 1);
+    for (const [id, length] of [1, 2, 3].entries()) {
+      h.engine.submit(request(id, prompt(length, id), { maxTokens: 5 }));
+      h.runAll();
+      expect(h.tokensOf(id)).toEqual(plainText(next, prompt(length, id), 5));
+    }
+  });
+});
+
+describe("the slot of a request that ended", () => {
+  const decodes = (steps: readonly StepRecord[]) => steps.filter((s) => s.kind === "decode").map((s) => [s.nSeqs, s.nGhosts]);
+
+  test("is decoded on, says nothing, and is taken by the next request, which finds the shape", () => {
+    const h = holding(2, 4);
+    for (const id of [1, 2, 3]) h.engine.submit(request(id, prompt(9, id), { maxTokens: id === 2 ? 9 : 40 }));
+    while (h.events.every((e) => e.kind !== "finish")) h.engine.step();
+    h.engine.step();
+    expect(h.engine.snapshot().slots.filter((s) => s.phase !== "idle")).toHaveLength(2);
+    h.engine.submit(request(4, prompt(12, 4), { maxTokens: 20 }));
+    h.runAll();
+    for (const [id, n] of [[1, 40], [2, 9], [3, 40]] as const) expect(h.tokensOf(id)).toEqual(plainText(next, prompt(9, id), n));
+    expect(h.tokensOf(4)).toEqual(plainText(next, prompt(12, 4), 20));
+    expect(h.events.filter((e) => e.kind === "start").map((e) => e.slot)).toEqual([0, 1, 2, 1]);
+    const shapes = decodes(h.steps);
+    const first = shapes.findIndex(([, nGhosts]) => nGhosts === 1);
+    expect(first).toBeGreaterThan(0);
+    // Up to the end of the next request: three sequences in every step, the new prompt read without outputs.
+    expect(shapes.slice(0, first + 4).every(([nSeqs]) => nSeqs === 3)).toBe(true);
+    expect(h.steps.filter((s) => s.kind === "prefill").map((s) => s.nOutputs)).toEqual([3, 0]);
+    // Ghosts are no work: neither counted nor emitted.
+    expect(h.engine.snapshot().nOutputTokens).toBe(109);
+    h.engine.checkIntegrity();
+  });
+
+  test("is given up when it has cost what a change of shape costs", () => {
+    const h = holding(2, 4, 0.3);
+    for (const id of [1, 2, 3]) h.engine.submit(request(id, prompt(9, id), { maxTokens: id === 2 ? 9 : 400 }));
+    h.runAll();
+    const nGhostSteps = h.steps.filter((s) => s.nGhosts > 0).length;
+    expect(nGhostSteps).toBeGreaterThan(0);
+    expect(nGhostSteps).toBeLessThan(20);
+  });
+
+  test("is not decoded on where nobody takes freed slots, where the price is unknown, or alone", () => {
+    const unknown = holding(2, 4, 0);
+    for (const id of [1, 2, 3]) unknown.engine.submit(request(id, prompt(9, id), { maxTokens: 5 + id * 3 }));
+    unknown.runAll();
+    const alone = holding(2, 4);
+    alone.engine.submit(request(1, prompt(9), { maxTokens: 12 }));
+    alone.runAll();
+    for (const h of [unknown, alone]) expect(h.steps.every((s) => s.nGhosts === 0)).toBe(true);
+    const drained = holding(2, 4, 1000);
+    for (let round = 0; round < 12; round++) {
+      for (const id of [1, 2, 3]) drained.engine.submit(request(round * 4 + id, prompt(9, id), { maxTokens: 20 + id * 5 }));
+      drained.runAll();
+      drained.clock.now += 1000;
+    }
+    const perRound = drained.steps.filter((s) => s.nGhosts > 0).length / 12;
+    expect(perRound).toBeLessThan(6);
+  });
+});
+
+test.each([
+  { gate: "fixed", nHeads: 1, hasPlain: false, isUnified: true },
+  { gate: "adaptive", nHeads: 1, hasPlain: true, isUnified: true },
+  { gate: "fixed", nHeads: 2, hasPlain: false, isUnified: false },
+] as const)("10,000 random operations with ghosts, %j: one end each, slots and contexts agree", ({ gate, ...fake }) => {
+  let nGhosts = 0;
+  const counts = randomOperations(
+    (sink) => {
+      const h = harness(
+        { gate, nMax: 3, nRingRows: 64, pad: true, decodeLast: true, holdShape: true, maxQueue: 1e6 },
+        { nSeq: 5, nCtxSeq: 256, isAsynchronous: true, isDraftRight: (p, s) => (p * 7 + s) % 5 > 1, ...fake },
+        { sink, trace: (record) => void (nGhosts += record.nGhosts) },
+      );
+      h.engine.shape.changeMs = 1;
+      return h.engine;
+    },
+    10_000,
+    11,
+    3,
+  );
+  expect(counts.nSubmitted).toBeGreaterThan(1000);
+  expect(nGhosts).toBeGreaterThan(100);
+});
