@@ -58,3 +58,43 @@ describe("sequential verification", () => {
     expect(nAccepted).toBeLessThan(nDrafted);
   });
 });
+
+describe("batched verification", () => {
+  // F32 differs by 1e-5 whatever is decoded together: far less than a wrong state, which writes nonsense.
+  const nRequests = 24;
+  const textOf = (id: number): number[] => Array.from({ length: 4 + ((id * 7) % 19) }, (_, i) => 300 + ((id * 977 + i * 131) % 3000));
+  const lengthOf = (id: number): number => 3 + ((id * 29) % 47);
+
+  /** All texts, `parallel` at once, submitted a few steps apart; of drafted ones every sixth is cancelled. */
+  async function texts(parallel: number, more: Record<string, unknown>, records?: readonly OracleRecord[]): Promise<number[][]> {
+    const written: number[][] = Array.from({ length: nRequests }, () => []);
+    const options = engineOptions.parse({ model: await tinyTrunk("F32"), parallel, threads: 1, ctxSize: 128 * parallel, device: "cpu", specGate: "fixed", specDraftNMax: 3, ...more });
+    const { engine } = openEngine(options, {
+      sink: (events) => {
+        for (const e of events) if (e.kind === "tokens") written[e.id]?.push(...e.tokens);
+      },
+      ...(records === undefined ? {} : { drafter: new OracleDrafter(records, 0.6, 4096, 5) }),
+    });
+    for (let id = 0; id < nRequests; id++) {
+      engine.submit({ id, prompt: Int32Array.from(textOf(id)), maxTokens: lengthOf(id), sampling: greedySampling, stop: [], ignoreEos: true, nLogprobs: undefined, grammar: undefined, nMax: undefined, cachePrompt: id % 2 === 0 });
+      for (let i = 0; i < (id * 5) % 4; i++) engine.step();
+      if (records !== undefined && id % 6 === 5) engine.cancel(id - 3);
+    }
+    while (engine.step()) continue;
+    engine.checkIntegrity();
+    engine.close();
+    return written;
+  }
+
+  test("texts are those of plain decoding while requests come, go and are cancelled, whatever cells and forwards they share", async () => {
+    const plain = await texts(1, { kvUnified: false });
+    const records = plain.map((output, id) => ({ prompt: textOf(id), output }));
+    for (const layout of [{ kvUnified: false }, { kvUnified: true, ubatchSize: 16 }]) {
+      const drafted = await texts(6, { specType: "draft-mtp", ...layout }, records);
+      for (const [id, tokens] of drafted.entries()) {
+        expect(tokens).toEqual((plain[id] as number[]).slice(0, tokens.length));
+        if (id % 6 !== 2) expect(tokens).toHaveLength(lengthOf(id));
+      }
+    }
+  });
+});
