@@ -6,6 +6,8 @@ const memoryMs = 4000;
 /** An arrival this soon after a finish is the same client's next request. */
 const refillMs = 200;
 const refillRate = 0.1;
+/** A client that sends its next request at once has done so by now. */
+const soonMs = 15;
 
 export class Arrivals {
   lastMs = -Infinity;
@@ -39,6 +41,15 @@ export class Arrivals {
   refillShare(now: number): number {
     this.#forgetFinished(now);
     return this.#refillShare;
+  }
+
+  /** Ended requests whose clients may be about to send the next one: under a closed loop they will. */
+  nExpected(now: number): number {
+    this.#forgetFinished(now);
+    if (this.#refillShare < 0.7) return 0;
+    let n = 0;
+    for (const ms of this.#finishedMs) if (now - ms < soonMs) n++;
+    return n;
   }
 
   /** A larger burst teaches at once; smaller ones, when a gap has ended them, by halves. */

@@ -59,6 +59,11 @@ export class Engine implements EngineLoop {
   /** Time of a decode step that the choice of a context has not counted yet. */
   #lastDecodeMs = 0;
 
+  /** The device works: time to send what the last step produced. */
+  readonly #launched = (): void => {
+    if (this.#backend.description.isAsynchronous) this.slots.flush();
+  };
+
   constructor(dependencies: EngineDependencies) {
     const { backend, config } = dependencies;
     const pair = backend.plainTarget === undefined ? undefined : new TargetPair(backend.target, backend.plainTarget);
@@ -112,15 +117,24 @@ export class Engine implements EngineLoop {
   }
 
   step(): boolean {
-    this.slots.admit();
+    if (this.slots.inPhase("ghost").length === 0) this.slots.admit();
     this.#chooseTier();
-    this.#holdShape();
-    const plan = this.planner.plan();
+    this.#holdGhosts();
+    this.#leaveLast();
+    const { nBehindGhosts } = this.slots;
+    let plan = this.planner.plan(nBehindGhosts);
+    if (plan.kind === "prefill" && nBehindGhosts > 0) {
+      this.slots.admit();
+      this.#leaveLast();
+      plan = this.planner.plan();
+    }
     switch (plan.kind) {
       case "idle":
         this.slots.flush();
         return false;
       case "gather":
+        // Whoever is waited for must know that the request before has ended.
+        this.slots.flush();
         return true;
       case "prefill":
         this.#prefill(plan.chunk);
@@ -159,17 +173,26 @@ export class Engine implements EngineLoop {
     this.gate.zeroFactor = this.tier.zeroFactor;
   }
 
-  /** Which ghosts go on, and whether prompts leave their last token to the decode step. */
-  #holdShape(): void {
-    const { decodeLast, holdShape, verify } = this.#config;
+  /** Ghosts go on together or not at all. */
+  #holdGhosts(): void {
+    const { holdShape, verify } = this.#config;
     const { slots, shape } = this;
-    if (verify !== "batched") return;
+    if (!holdShape || verify !== "batched") return;
     const ghosts = slots.inPhase("ghost");
-    const isWorth = holdShape && slots.inPhase("decode").length > 0 && shape.isWorth(ghosts, slots.arrivals.refillShare(this.#clock()));
+    const isWorth = slots.inPhase("decode").length > 0 && shape.isWorth(ghosts, slots.arrivals.refillShare(this.#clock()));
     slots.leavesGhosts = isWorth && ghosts.every((s) => s.draftRoom > this.info.nMax);
-    if (!slots.leavesGhosts) slots.dropGhosts();
+    if (slots.leavesGhosts || ghosts.length === 0) return;
+    slots.dropGhosts();
+    slots.admit();
+  }
+
+  /** Prompts leave their last token to the decode step where that finds its graph. */
+  #leaveLast(): void {
+    const { decodeLast, verify } = this.#config;
+    const { slots, shape } = this;
+    if (!decodeLast || verify !== "batched") return;
     const prefilling = slots.inPhase("prefill");
-    const leavesLast = decodeLast && shape.isCaptured(slots.decoded.length + prefilling.length);
+    const leavesLast = shape.isWorthWaiting(prefilling.length, slots.decoded.length + prefilling.length);
     for (const seq of prefilling) seq.leavesLast = leavesLast && seq.nPast < seq.nPrompt - 1;
   }
 
@@ -211,12 +234,14 @@ export class Engine implements EngineLoop {
     const seqs = [...this.slots.decoded];
     const live = seqs.filter((s) => s.phase === "decode");
     const chosen = this.#drafter === undefined ? 0 : this.gate.choose(seqs.length, draftCap(live));
-    const wanted = this.tier.isPlain ? 0 : chosen;
+    // A probe changes nothing for the target: what it would have accepted shows anyway.
+    const isCompared = chosen > 0 && (this.tier.isPlain || this.gate.isProbing);
+    const wanted = isCompared ? 0 : chosen;
     this.meter.begin("decode", seqs, wanted + 1, wanted, this.#drafter === undefined ? "no head" : this.gate.reason);
-    const isShadowed = this.tier.isPlain && chosen > 0 && this.#verifier.keepsHidden && this.#shadow.isDue(this.gate.isProbing);
+    const isShadowed = isCompared && this.#verifier.keepsHidden && this.#shadow.isDue(this.gate.isProbing);
     const nDraft = this.#guard(seqs, () => {
       const drafter = this.#drafter as Drafter;
-      const n = wanted > 0 ? drafter.draft(seqs, wanted) : 0;
+      const n = wanted > 0 ? drafter.draft(seqs, wanted, this.#launched) : 0;
       if (isShadowed) this.#shadow.start(live, drafter.draft(live, chosen));
       this.meter.drafted(n);
       this.#verifier.run(seqs, n);
@@ -261,9 +286,7 @@ export class Engine implements EngineLoop {
           this.meter.nEmitted++;
           return this.slots.push(seq, token);
         },
-        launched: () => {
-          if (this.#backend.description.isAsynchronous) this.slots.flush();
-        },
+        launched: this.#launched,
         verified: (seq, nDraft, nAccepted) => {
           this.meter.nAccepted += nAccepted;
           seq.counts.add(nDraft, nAccepted);

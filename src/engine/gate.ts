@@ -55,7 +55,7 @@ export class Gate {
   #forced: number | undefined;
 
   constructor(options: GateOptions, table?: CostTable) {
-    this.#options = { nMin: 0, hysteresis: 0.01, horizonSteps: 64, minProbeSteps: 24, maxProbeSteps: 96, ...options };
+    this.#options = { nMin: 0, hysteresis: 0.01, horizonSteps: 256, minProbeSteps: 24, maxProbeSteps: 96, ...options };
     this.#table = table;
     this.acceptance = new AcceptanceEstimate(options.nMax);
     this.#current = options.nMax;

@@ -10,7 +10,7 @@ import { schedule, type Plan } from "./scheduler.ts";
 import type { Sequence } from "./sequence.ts";
 import type { Slots } from "./slots.ts";
 
-/** While streams run, a prefill forward may pause them for about this many decode steps. */
+/** While streams run, a prefill forward may pause them for about this many decode steps, longer when more prompts wait than streams run. */
 const maxPauseSteps = 4;
 /** 128 rows already touch most experts of a MoE model, so smaller chunks save little. */
 const minChunkRows = 128;
@@ -44,15 +44,24 @@ export class Planner {
     this.#d = dependencies;
   }
 
-  plan(): Plan {
+  /** @param nBehindGhosts requests at the head of the queue that are planned as if they had their slots; a chunk then says only that it is time */
+  plan(nBehindGhosts = 0): Plan {
     const { slots, gate, target, config, clock } = this.#d;
     const prefilling = slots.inPhase("prefill");
     const decoding = slots.inPhase("decode");
     const nDecoding = decoding.length;
+    const prefillLeft = prefilling.map((s) => s.nPrefillLeft);
+    let oldestMs = prefilling[0]?.submittedMs ?? Infinity;
+    for (let i = 0; i < nBehindGhosts; i++) {
+      const { request, atMs } = slots.queued(i);
+      prefillLeft.push(request.prompt.length);
+      oldestMs = Math.min(oldestMs, atMs);
+    }
     const { nUbatch, nRows, nRollback, nCtxSeq, nCells } = target.limits;
     const now = clock();
     const { baseMs, rowMs } = this.prefillCost;
-    const pauseMs = maxPauseSteps * this.#stepMs;
+    const nStreaming = this.nStreaming();
+    const pauseMs = maxPauseSteps * this.#stepMs * Math.max(1, prefillLeft.length / nStreaming);
     // Exact output needs prompts read as they are alone: one at a time, in chunks that do not depend on the others.
     const isExact = config.verify === "sequential";
     const maxRows = Math.min(nUbatch, nRows);
@@ -60,18 +69,19 @@ export class Planner {
     // Padding rows need positions too.
     for (const seq of prefilling) maxPad = Math.min(maxPad, Math.max(0, seq.draftRoom + 1 - seq.nPrefillLeft));
     const plan = schedule({
-      prefillLeft: (isExact ? prefilling.slice(0, 1) : prefilling).map((s) => s.nPrefillLeft),
+      prefillLeft: isExact ? prefillLeft.slice(0, 1) : prefillLeft,
       isFreshPrefill: prefilling.every((s) => s.nPast === s.nCached),
       nDecoding,
-      nStreaming: this.nStreaming(),
-      nFreeSlots: slots.nFree,
-      waitedMs: prefilling.length > 0 ? now - (prefilling[0] as Sequence).startMs : 0,
+      nStreaming,
+      nFreeSlots: slots.nFree - nBehindGhosts,
+      waitedMs: Math.max(0, now - oldestMs),
       decodeCreditMs: this.#decodeCreditMs,
       maxRows,
       maxRowsWhileStreaming: isExact || rowMs === 0 ? maxRows : Math.max(minChunkRows, Math.floor((pauseMs - baseMs) / rowMs)),
       maxPad,
       sinceArrivalMs: now - slots.arrivals.lastMs,
       burstSize: slots.arrivals.burstSize,
+      nExpected: slots.arrivals.nExpected(now),
       holdBack: {
         maxWaitMs: config.prefillWaitMs,
         arrivalMs: Math.min(slots.arrivals.meanMs(now), this.#nextEndMs(decoding) / slots.arrivals.refillShare(now)),
@@ -79,7 +89,7 @@ export class Planner {
         marginalShare: gate.table === undefined || nDecoding === 0 ? unknownShare : marginalShare(nDecoding, gate.table.stepMs(nDecoding, 0), gate.table.stepMs(nDecoding + 1, 0)),
       },
     });
-    if (plan.kind !== "prefill" || nCtxSeq === nCells) return plan;
+    if (plan.kind !== "prefill" || nCtxSeq === nCells || nBehindGhosts > 0) return plan;
     const members = consecutiveMembers(plan.chunk.members, (i) => (prefilling[i] as Sequence).slot);
     return { kind: "prefill", chunk: { members, length: plan.chunk.length } };
   }

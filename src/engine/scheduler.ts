@@ -31,11 +31,13 @@ export interface ScheduleInput {
   readonly sinceArrivalMs: number;
   /** Requests that usually arrive together. */
   readonly burstSize: number;
+  /** Ended requests whose clients will send the next one within milliseconds. */
+  readonly nExpected: number;
 }
 
 /** Requests closer than this belong to one burst. */
-export const burstGapMs = 5;
-const maxGatherMs = 25;
+export const burstGapMs = 10;
+const maxGatherMs = 40;
 
 export interface HoldBack {
   /** Longest wait for company, 0: never wait. */
@@ -64,8 +66,9 @@ export function schedule(input: ScheduleInput): Plan {
  * An idle engine that usually gets its requests in bursts waits until no further one has come for a moment: the first of
  * sixteen would otherwise be read alone, and the other fifteen wait for it.
  */
-export function shouldGather({ prefillLeft, isFreshPrefill, nFreeSlots, waitedMs, sinceArrivalMs, burstSize }: ScheduleInput): boolean {
-  return isFreshPrefill && nFreeSlots > 0 && prefillLeft.length < Math.round(burstSize) && sinceArrivalMs < burstGapMs && waitedMs < maxGatherMs;
+export function shouldGather({ prefillLeft, isFreshPrefill, nFreeSlots, waitedMs, sinceArrivalMs, burstSize, nExpected }: ScheduleInput): boolean {
+  if (!isFreshPrefill || nFreeSlots === 0) return false;
+  return nExpected > 0 || (prefillLeft.length < Math.round(burstSize) && sinceArrivalMs < burstGapMs && waitedMs < maxGatherMs);
 }
 
 /**

@@ -17,20 +17,28 @@ export class ShapeHold {
   changeMs = 0;
   /** Sequences of the last decode step. */
   #nSeqs = 0;
+  /** What one of them cost. */
+  #msPerSeq = 0;
 
-  /** Whether a decode step of `nSeqs` sequences finds its graph. One sequence alone always reads its prompt the same way, so that it repeats. */
-  isCaptured(nSeqs: number): boolean {
-    return nSeqs === this.#nSeqs || nSeqs === 1;
+  /**
+   * Whether `nPrompts` should leave their last tokens to a decode step of `nSeqs` sequences, themselves included: it finds
+   * its graph, and what that saves the others is more than the step that each first token comes later.
+   */
+  isWorthWaiting(nPrompts: number, nSeqs: number): boolean {
+    return nSeqs === this.#nSeqs && nPrompts * nSeqs * this.#msPerSeq < (nSeqs - nPrompts) * this.changeMs;
   }
 
   /** Whether ghosts may go on among running sequences: their clients usually send the next request at once, and nobody's time is used up. */
   isWorth(ghosts: readonly Sequence[], refillShare: number): boolean {
-    return refillShare >= 0.5 && this.changeMs > 0 && ghosts.every((ghost) => ghost.ghostMs < this.changeMs);
+    let spentMs = 0;
+    for (const ghost of ghosts) spentMs += ghost.ghostMs;
+    return refillShare >= 0.5 && spentMs + ghosts.length * this.#msPerSeq < this.changeMs;
   }
 
   /** A decode step of `nSeqs` sequences took `ms`. A ghost's part is counted as that of a whole sequence, which is somewhat too much. */
   noteStep(nSeqs: number, ghosts: readonly Sequence[], ms: number): void {
     this.#nSeqs = nSeqs;
-    for (const ghost of ghosts) ghost.ghostMs += ms / nSeqs;
+    this.#msPerSeq = ms / nSeqs;
+    for (const ghost of ghosts) ghost.ghostMs += this.#msPerSeq;
   }
 }

@@ -14,7 +14,7 @@ import type { EngineEvent, FinishEvent, FinishReason, GenerateRequest } from "./
 import { Sequence, type SequencePhase, type SequenceShape } from "./sequence.ts";
 import type { EngineTotals } from "./totals.ts";
 
-interface Waiting {
+export interface Waiting {
   readonly request: GenerateRequest;
   readonly atMs: number;
 }
@@ -138,6 +138,15 @@ export class Slots {
     }
     const seq = this.sequences.find((s) => s.request?.id === id);
     if (seq !== undefined) this.finish(seq, "abort");
+  }
+
+  /** Requests that could have a slot but let its ghost go on until their prompts are read. */
+  get nBehindGhosts(): number {
+    return this.inPhase("ghost").length === 0 ? 0 : Math.min(this.#queue.length, this.nFree);
+  }
+
+  queued(i: number): Waiting {
+    return this.#queue[i] as Waiting;
   }
 
   /** Gives free slots to waiting requests, in order; one whose kind of slot is busy does not hold up those behind it. */

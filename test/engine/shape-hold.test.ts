@@ -20,18 +20,13 @@ function holding(nMax: number, nSeq: number, changeMs = 1) {
 }
 
 describe("a prompt's last token", () => {
-  test("is left to the decode step where that has the shape of the last one: the prompt's forward has no outputs", () => {
+  test("is read with the prompt by one sequence alone: nobody gains by its waiting", () => {
     const h = holding(2, 2);
     for (const id of [1, 2, 3]) {
       h.engine.submit(request(id, prompt(9, id), { maxTokens: 7 }));
       h.runAll();
-      expect(h.tokensOf(id)).toEqual(plainText(next, prompt(9, id), 7));
-      expect(h.finishOf(id).usage).toEqual({ nPrompt: 9, nCached: 0, nOutput: 7 });
     }
-    const prefills = h.steps.filter((s) => s.kind === "prefill");
-    expect(prefills.map((s) => [s.nRows, s.nOutputs])).toEqual([[8, 0], [8, 0], [8, 0]]);
-    expect(h.engine.snapshot().nPromptTokens).toBe(27);
-    expect(h.events.filter((e) => e.kind === "finish").every((e) => e.timings.prefillMs > 0 && e.timings.decodeMs > 0)).toBe(true);
+    expect(h.steps.filter((s) => s.kind === "prefill").map((s) => [s.nRows, s.nOutputs])).toEqual([[9, 1], [9, 1], [9, 1]]);
   });
 
   test("is read with the prompt where the shape changes anyway: the first tokens come sooner", () => {
@@ -64,6 +59,9 @@ describe("the slot of a request that ended", () => {
     h.runAll();
     for (const [id, n] of [[1, 40], [2, 9], [3, 40]] as const) expect(h.tokensOf(id)).toEqual(plainText(next, prompt(9, id), n));
     expect(h.tokensOf(4)).toEqual(plainText(next, prompt(12, 4), 20));
+    expect(h.finishOf(4).usage).toEqual({ nPrompt: 12, nCached: 0, nOutput: 20 });
+    expect(h.finishOf(4).timings.prefillMs).toBeGreaterThan(0);
+    expect(h.engine.snapshot().nPromptTokens).toBe(39);
     expect(h.events.filter((e) => e.kind === "start").map((e) => e.slot)).toEqual([0, 1, 2, 1]);
     const shapes = decodes(h.steps);
     const first = shapes.findIndex(([, nGhosts]) => nGhosts === 1);

@@ -6,6 +6,8 @@
 import type { EngineConfig } from "../../src/engine/config.ts";
 import { CostTable, type CostTableData } from "../../src/engine/cost-table.ts";
 import type { DecodeContext } from "../../src/engine/backend.ts";
+import type { EngineEvent } from "../../src/engine/request.ts";
+import type { TraceSink } from "../../src/engine/trace.ts";
 import { Rng } from "../../src/util/rng.ts";
 import { harness, request, type Harness } from "./run.ts";
 
@@ -24,19 +26,19 @@ const draftMs = [
   [1.71, 2.05],
   [2.34, 2.9],
 ];
-/** Prefill by rows of one forward, ms; below 145 rows as a decode of that many rows. */
+/** Prefill by rows of one forward, ms (2026-11-30, graph built anew each time); below 145 rows as a decode of that many rows. */
 const prefillMs: readonly (readonly [rows: number, ms: number])[] = [
   [1, 4.6],
   [4, 8],
   [8, 11],
   [16, 18.4],
   [32, 31],
-  [64, 40],
-  [145, 46],
-  [580, 88],
-  [1024, 115],
-  [2048, 198],
-  [2320, 215],
+  [64, 42],
+  [145, 53],
+  [290, 72],
+  [580, 100],
+  [1740, 184],
+  [2175, 210],
 ];
 
 export const h200Table: CostTableData = {
@@ -44,7 +46,7 @@ export const h200Table: CostTableData = {
   stepMs: sizes.map((_, i) => [0, 1, 2, 3].map((k) => (targetMs[i]?.[k] as number) + (k === 0 ? 0 : (draftMs[i]?.[1] as number) + (k - 1) * (draftMs[i]?.[0] as number)))),
   changeMs: 2,
   moveMs: 15,
-  prefillBaseMs: 33,
+  prefillBaseMs: 42,
   prefillRowMs: 0.078,
 };
 
@@ -63,8 +65,14 @@ export const plainFactor = 0.95;
 /** A state of the 35B shape through the host: 66 MB twice. */
 const moveMs = 15;
 
-/** A graph that is not reused costs two slow decodes: rebuilt and launched kernel by kernel, then captured anew. */
-const rebuildMs = { target: 7, head: 0.8 } as const;
+/**
+ * What a decode costs more whose graph is not the last one's: it is built anew. If its CUDA graph is not the captured one
+ * either, it runs kernel by kernel, and the next of its shape captures it (2026-11-30: 13.6 and 12.3 ms instead of 7.0 with
+ * one sequence, 48 and 49.5 instead of 40.2 with sixteen). Forwards with and without outputs are captured apart.
+ */
+const rebuildMs = { target: 5, head: 1 } as const;
+const changeMs = 14;
+const captureMs = { target: (nSeqs: number) => 5 + 0.25 * nSeqs, head: () => 0.3 } as const;
 
 function decodeMs(role: "target" | "head", context: DecodeContext): number {
   const { n, seqs, outputs } = context.rows;
@@ -72,7 +80,7 @@ function decodeMs(role: "target" | "head", context: DecodeContext): number {
   const nOutputs = outputs.subarray(0, n).reduce((sum, x) => sum + x, 0);
   const each = n / nSeqs;
   if (role === "head") return nOutputs === 0 ? 0.6 + 0.003 * n : bySize(draftMs, nSeqs, 0) + ((bySize(draftMs, nSeqs, 1) - bySize(draftMs, nSeqs, 0)) * Math.min(2, each - 1)) / 2;
-  if (nOutputs === n && each <= 4) return bySize(targetMs, nSeqs, each - 1);
+  if (each <= 4) return bySize(targetMs, nSeqs, each - 1);
   return along(prefillMs, n);
 }
 
@@ -95,7 +103,7 @@ export interface VirtualLoad {
 }
 
 /** Runs a closed loop to its end. `rates` may change with the step number. */
-export function runVirtual(config: Partial<EngineConfig>, load: VirtualLoad, rates: (step: number) => readonly number[], options: { readonly isPinned?: boolean; readonly nSlots?: number; readonly table?: CostTableData; readonly hasPlain?: boolean } = {}): VirtualRun {
+export function runVirtual(config: Partial<EngineConfig>, load: VirtualLoad, rates: (step: number) => readonly number[], options: { readonly isPinned?: boolean; readonly nSlots?: number; readonly table?: CostTableData; readonly hasPlain?: boolean; readonly trace?: TraceSink } = {}): VirtualRun {
   const nSlots = options.nSlots ?? Math.max(16, load.concurrency);
   const { promptLength = [145, 145], clientMs = 1.5 } = load;
   const rng = new Rng(5);
@@ -115,8 +123,24 @@ export function runVirtual(config: Partial<EngineConfig>, load: VirtualLoad, rat
     return u < (draftRates[position - first] ?? 0);
   };
   const clock = { now: 0 };
-  const h = harness({ nMax: 3, ...config }, { nSeq: nSlots, nCtxSeq: 2048, nRows: 4096, nUbatch: 2560, nVocab: 4001, isDraftRight, hasPlain: options.hasPlain ?? false }, { clock: () => clock.now });
+  const sentMs = new Map<number, number>();
+  const ttfts: number[] = [];
+  let nOutput = 0;
+  const onEvent = (event: EngineEvent): void => {
+    if (event.kind === "finish") send(clock.now + clientMs);
+    if (event.kind !== "tokens") return;
+    if (sentMs.has(event.id)) ttfts.push(clock.now - (sentMs.get(event.id) as number));
+    sentMs.delete(event.id);
+    nOutput += event.tokens.length;
+  };
+  const h = harness({ nMax: 3, ...config }, { nSeq: nSlots, nCtxSeq: 2048, nRows: 4096, nUbatch: 2560, nVocab: 4001, isDraftRight, hasPlain: options.hasPlain ?? false, isAsynchronous: true }, { clock: () => clock.now, sink: (batch) => batch.forEach((event) => onEvent(event)), ...(options.trace === undefined ? {} : { trace: options.trace }) });
+  h.engine.shape.changeMs = changeMs;
   const { plainTarget } = h.backend;
+  let deviceMs = 0;
+  const settle = (): void => {
+    clock.now += deviceMs;
+    deviceMs = 0;
+  };
   for (const context of plainTarget === undefined ? [] : [h.backend.target, plainTarget]) {
     const save = context.saveSequence.bind(context);
     context.saveSequence = (seq) => {
@@ -126,22 +150,32 @@ export function runVirtual(config: Partial<EngineConfig>, load: VirtualLoad, rat
   }
   for (const [role, context] of [["target", h.backend.target], ...(plainTarget === undefined ? [] : [["target", plainTarget] as const]), ...h.backend.heads.map((head) => ["head", head] as const)] as const) {
     const decode = context.decode.bind(context);
+    // A decode returns at once; whoever reads its results waits.
+    for (const name of ["synchronize", "greedyToken", "hidden", "hiddenAll", "candidates", "logits"] as const) {
+      const read = context[name].bind(context) as (row: number) => unknown;
+      Object.assign(context, { [name]: (row: number) => (settle(), read(row)) });
+    }
     let lastShape = "";
-    let nSlow = 0;
+    /** By whether there are outputs: the shape, and how often in a row it came. */
+    const captured = [{ shape: "", n: 0 }, { shape: "", n: 0 }];
     context.decode = () => {
       const { n, seqs, outputs } = context.rows;
       let nCells = 0;
       for (const history of (context as unknown as { history: number[][] }).history) nCells += history.length;
       const shape = `${seqs.subarray(0, n).join()} ${outputs.subarray(0, n).join()} ${options.isPinned === true ? 0 : Math.ceil(nCells / 256)}`;
-      if (shape !== lastShape) nSlow = 2;
+      const own = captured[outputs.subarray(0, n).some((x) => x > 0) ? 1 : 0] as { shape: string; n: number };
+      if (shape !== own.shape) Object.assign(own, { shape, n: 0 });
+      own.n++;
+      const slowMs = (shape === lastShape ? 0 : rebuildMs[role]) + (own.n === 2 ? captureMs[role](new Set(seqs.subarray(0, n)).size) : 0);
       lastShape = shape;
       const isPlain = role === "target" && (config.nMax === 0 || context === plainTarget);
-      clock.now += decodeMs(role, context) * (isPlain ? plainFactor : 1) + (nSlow-- > 0 ? rebuildMs[role] : 0);
+      settle();
+      deviceMs = decodeMs(role, context) * (isPlain ? plainFactor : 1) + slowMs;
       decode();
       h.backend.log.length = 0;
     };
   }
-  if (config.gate === "adaptive") h.engine.gate.useTable(new CostTable(options.table ?? h200Table));
+  if (config.gate === "adaptive") h.engine.gate.useTable(new CostTable({ ...(options.table ?? h200Table), changeMs }));
   h.engine.planner.prefillCost = { baseMs: h200Table.prefillBaseMs, rowMs: h200Table.prefillRowMs };
   let nSent = 0;
   const due: { id: number; atMs: number }[] = [];
@@ -149,14 +183,10 @@ export function runVirtual(config: Partial<EngineConfig>, load: VirtualLoad, rat
   let lastAtMs = -Infinity;
   const send = (atMs: number): void => {
     if (nSent === load.nRequests) return;
-    lastAtMs = Math.max(atMs, lastAtMs + 0.7);
+    lastAtMs = Math.max(atMs, lastAtMs + 0.9);
     due.push({ id: nSent++, atMs: lastAtMs });
   };
   for (let i = 0; i < load.concurrency; i++) send(0);
-  const sentMs = new Map<number, number>();
-  const ttfts: number[] = [];
-  let seen = 0;
-  let nOutput = 0;
   let nSteps = 0;
   for (;;) {
     for (const d of due.splice(0).toSorted((a, b) => a.atMs - b.atMs)) {
@@ -173,14 +203,6 @@ export function runVirtual(config: Partial<EngineConfig>, load: VirtualLoad, rat
     const isBusy = h.engine.step();
     // A step without a decode waits for company.
     if (isBusy && clock.now === beforeMs) clock.now += 0.25;
-    for (; seen < h.events.length; seen++) {
-      const event = h.events[seen];
-      if (event?.kind === "tokens") {
-        if (sentMs.has(event.id)) ttfts.push(clock.now - (sentMs.get(event.id) as number));
-        sentMs.delete(event.id);
-        nOutput += event.tokens.length;
-      } else if (event?.kind === "finish") send(clock.now + clientMs);
-    }
     if (!isBusy) {
       if (due.length === 0) break;
       clock.now = Math.max(clock.now, Math.min(...due.map((d) => d.atMs)));

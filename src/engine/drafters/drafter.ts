@@ -8,9 +8,10 @@ export interface Drafter {
   /**
    * Fills `draft[0..result)` of every sequence. All get the same number: a target batch is one forward only then.
    * @param nDraft wanted length, at least 1
+   * @param launched called when the first decode is launched: time to send what the last step produced
    * @returns the length drafted, at most nDraft; 0 when drafting was given up
    */
-  draft(seqs: readonly Sequence[], nDraft: number): number;
+  draft(seqs: readonly Sequence[], nDraft: number, launched?: () => void): number;
   /** After verify and rollback of a step that drafted: the accepted rows are in the sequences' rings. */
   afterVerify(seqs: readonly Sequence[]): void;
   /** Keeps the head in step after a prefill chunk; `isDrafting` false means as lazily as possible. */

@@ -41,12 +41,12 @@ export class MtpHeadsDrafter implements Drafter {
     this.#places = heads.map((head) => Array.from({ length: head.limits.nSeq }, () => ({ past: 0, made: new HiddenRing(options.nRingRows, head.nEmbd) })));
   }
 
-  draft(seqs: readonly Sequence[], nDraft: number): number {
+  draft(seqs: readonly Sequence[], nDraft: number, launched?: () => void): number {
     const { clock, nMin } = this.#options;
     const startMs = clock();
     for (let n = 0; n < nDraft; n++) {
       const j = Math.min(n, this.#heads.length - 1);
-      const rows = this.#run(j, seqs, n);
+      const rows = this.#run(j, seqs, n, n === 0 ? launched : undefined);
       const head = this.#heads[j] as DecodeContext;
       for (const [i, seq] of seqs.entries()) seq.draft[n] = head.greedyToken(rows[i] as number);
       this.times.nGenerateCalls++;
@@ -127,7 +127,7 @@ export class MtpHeadsDrafter implements Drafter {
   }
 
   /** One decode of head j for draft position n: rows it lacks, the pending token, the drafts so far. Returns the output rows. */
-  #run(j: number, seqs: readonly Sequence[], n: number): number[] {
+  #run(j: number, seqs: readonly Sequence[], n: number, launched: (() => void) | undefined): number[] {
     const head = this.#heads[j] as DecodeContext;
     let nRows = 0;
     for (const seq of seqs) nRows += n > j ? 1 : seq.nPast + n - this.#place(j, seq).past + 1;
@@ -152,6 +152,7 @@ export class MtpHeadsDrafter implements Drafter {
       if (!chained) place.past = seq.nPast + 1;
     }
     head.decode();
+    launched?.();
     const hidden = head.hiddenAll();
     for (const [i, seq] of seqs.entries()) {
       const [row, position, count] = firsts[i] as [number, number, number];

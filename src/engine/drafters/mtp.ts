@@ -56,7 +56,7 @@ export class MtpDrafter implements Drafter {
     this.#sampler = temperature > 0 && topK !== 1 ? new HostSampler(head.nVocab) : undefined;
   }
 
-  draft(seqs: readonly Sequence[], nDraft: number): number {
+  draft(seqs: readonly Sequence[], nDraft: number, launched?: () => void): number {
     const { clock, pMin, nMin } = this.#options;
     this.#catchUp(seqs);
     const startMs = clock();
@@ -64,6 +64,7 @@ export class MtpDrafter implements Drafter {
     let n = 0;
     for (;;) {
       this.#head.decode();
+      if (n === 0) launched?.();
       this.times.nGenerateCalls++;
       const nSure = this.#takeDrafts(seqs, n, n + 1 < nDraft);
       n++;
