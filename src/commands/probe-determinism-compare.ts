@@ -26,7 +26,7 @@ export const command = defineCommand({
     if (io.json) io.out(JSON.stringify({ comparisons, report: certificate }));
     else {
       io.out(renderText(certificateTable(certificate.rows)));
-      for (const c of options.forks ? comparisons : []) for (const f of c.forks) io.out(`${c.mode}: ${f.id} parts at ${f.atToken === null ? `character ${f.atChar}` : `token ${f.atToken}`}${f.margin === null ? "" : `, margin ${f.margin.toFixed(4)} nats`}`);
+      for (const c of options.forks ? comparisons : []) for (const f of c.forks) io.out(`${c.mode}: ${f.id} parts at ${f.atToken === null ? `character ${f.atChar}` : `token ${f.atToken}`}${f.margin === null ? "" : `, margin ${f.rival === null ? "at least " : ""}${f.margin.toFixed(4)} nats${f.rival === null ? "" : `, took ${JSON.stringify(f.rival)}`}`}`);
       io.out(`\n${certificate.verdict}`);
     }
     return comparisons.every((c) => c.exact === c.prompts) ? 0 : 1;

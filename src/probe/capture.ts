@@ -1,6 +1,6 @@
 /**
- * Greedy outputs of a server, kept for comparison: text per prompt and, where asked, the tokens with the margin between
- * the two best. Works against any OpenAI-compatible server; text decides, since not every server tells its tokens.
+ * Greedy outputs of a server, kept for comparison: text per prompt and, where asked, the tokens with their rivals and how
+ * far behind each was. Works against any OpenAI-compatible server; text decides, since not every server tells its tokens.
  */
 import { runClosedLoop } from "../bench/arrivals.ts";
 import { errorText } from "../bench/answer.ts";
@@ -11,13 +11,21 @@ import type { Prompt } from "../bench/workload.ts";
 import { UserError } from "../util/errors.ts";
 import { createProgress } from "../util/progress.ts";
 
+/** Text of a token that was not taken, and the log probability of the best minus its own, in nats. */
+export type Rival = readonly [text: string, nats: number];
+
 export interface CapturedToken {
   readonly text: string;
   readonly logprob: number;
-  /** Log probability of the best minus that of the second best, in nats; null when the server gave but one. */
-  readonly margin: number | null;
-  /** Text of the second best, where the server tells it. */
+  /** Of the best `nBest` tokens those that were not taken, nearest first; none where the server tells but one. */
+  readonly rivals?: readonly Rival[];
+  /** In captures that recorded one rival only: how far behind it was, and its text where the server told it. */
+  readonly margin?: number | null;
   readonly runnerUp?: string;
+}
+
+export function rivalsOf({ rivals, margin, runnerUp }: CapturedToken): readonly Rival[] {
+  return rivals ?? (typeof margin === "number" ? [[runnerUp ?? "", margin]] : []);
 }
 
 export interface CapturedOutput {
@@ -44,12 +52,15 @@ export interface CaptureOptions {
   readonly concurrency: number;
   readonly maxTokens: number;
   readonly ignoreEos: boolean;
-  /** Ask for the two best log probabilities. Can change how a server samples, so only a reference should have it. */
+  /** Ask for the `nBest` best log probabilities. Can change how a server samples, so only a reference should have it. */
   readonly margins: boolean;
   readonly extraBody: Readonly<Record<string, unknown>>;
   readonly timeoutMs: number;
   readonly signal?: AbortSignal;
 }
+
+/** Log probabilities asked of each token: what another way of decoding takes instead may be the third best. OpenAI's limit for completions. */
+export const nBest = 5;
 
 /** @throws {UserError} when a request fails: a comparison with holes would mislead. */
 export async function capture(target: Target, options: CaptureOptions): Promise<Capture> {
@@ -78,7 +89,7 @@ async function complete(connections: Connections, target: Target, prompt: Prompt
     max_tokens: options.maxTokens,
     temperature: 0,
     ...(options.ignoreEos ? { ignore_eos: true } : {}),
-    ...(!options.margins ? {} : isChat ? { logprobs: true, top_logprobs: 2 } : { logprobs: 2 }),
+    ...(!options.margins ? {} : isChat ? { logprobs: true, top_logprobs: nBest } : { logprobs: nBest }),
     ...options.extraBody,
   };
   const pieces: Buffer[] = [];
@@ -145,7 +156,11 @@ function tokensOf(logprobs: Logprobs | null | undefined): CapturedToken[] | null
 }
 
 function tokenOf(text: string, logprob: number, best: readonly { token?: string; logprob: number }[]): CapturedToken {
-  const [first, second] = best.toSorted((a, b) => b.logprob - a.logprob);
-  const margin = first === undefined || second === undefined ? null : first.logprob - second.logprob;
-  return { text, logprob, margin, ...(second?.token === undefined ? {} : { runnerUp: second.token }) };
+  const sorted = best.toSorted((a, b) => b.logprob - a.logprob);
+  const taken = Math.max(0, sorted.findIndex((t) => t.token === text));
+  const top = sorted[0]?.logprob ?? logprob;
+  return { text, logprob, rivals: sorted.flatMap((t, i): Rival[] => (i === taken ? [] : [[t.token ?? "", roundNats(top - t.logprob)]])) };
 }
+
+/** Servers give no more digits than that. */
+const roundNats = (nats: number): number => Math.round(nats * 1e5) / 1e5;

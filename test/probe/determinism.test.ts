@@ -1,66 +1,21 @@
 import * as fs from "node:fs";
 import * as os from "node:os";
 import * as path from "node:path";
-import * as fc from "fast-check";
 import { afterAll, describe, expect, test } from "vitest";
-import { parseOutput, type Capture, type CapturedOutput } from "../../src/probe/capture.ts";
+import type { Capture, CapturedOutput } from "../../src/probe/capture.ts";
 import { captureConditions, certificateMarkdown } from "../../src/probe/certificate-document.ts";
 import { certify } from "../../src/probe/certificate.ts";
 import { checkCertifyPlan } from "../../src/probe/certify-plan.ts";
 import { runCertificate } from "../../src/probe/certify.ts";
-import { compareCaptures, findFork, summarizeForks } from "../../src/probe/compare.ts";
+import { compareCaptures, summarizeForks } from "../../src/probe/compare.ts";
 
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), "foretoken-certify-"));
 afterAll(() => fs.rmSync(folder, { recursive: true }));
 
-/** Tokens "ab", "cd", ... with a margin each. */
+/** Tokens with the margin of their runner-up each. */
 const output = (id: string, tokens: readonly (readonly [string, number])[], finishReason = "length"): CapturedOutput => ({ id, text: tokens.map(([t]) => t).join(""), finishReason, nOutput: tokens.length, tokens: tokens.map(([text, margin]) => ({ text, logprob: -0.1, margin })) });
 const captureOf = (name: string, outputs: readonly CapturedOutput[], maxTokens = 8): Capture => ({ kind: "capture", name, model: "m", concurrency: 1, maxTokens, ignoreEos: true, outputs });
 const reference = output("p", [["ab", 3], ["cd", 0.01], ["e", 2]]);
-
-describe("findFork", () => {
-  test("equal texts that end for the same reason are equal", () => {
-    expect(findFork(reference, { ...reference, tokens: null })).toBeUndefined();
-    expect(findFork(reference, { ...reference, finishReason: "stop" })).toMatchObject({ atChar: 5, atToken: 3, margin: null });
-  });
-
-  test("the fork is the reference's token that holds the first differing character", () => {
-    expect(findFork(reference, { ...reference, text: "abcXe" })).toEqual({ id: "p", atChar: 3, atToken: 1, margin: 0.01 });
-    expect(findFork(reference, { ...reference, text: "ab" })).toMatchObject({ atChar: 2, atToken: 1 });
-    expect(findFork({ ...reference, tokens: null }, { ...reference, text: "X" })).toEqual({ id: "p", atChar: 0, atToken: null, margin: null });
-  });
-
-  test("a token before is the fork when its runner-up is what the other text has there", () => {
-    const tokens = [["x", 4, "y"], [",", 0.05, ",\n"], [" t", 2.5, "\n"], ["itle", 7, "ape"]] as const;
-    const one: CapturedOutput = { ...output("p", tokens.map(([t, m]) => [t, m])), tokens: tokens.map(([text, margin, runnerUp]) => ({ text, logprob: -0.1, margin, runnerUp })) };
-    expect(findFork(one, { ...one, tokens: null, text: "x,\n title" })).toEqual({ id: "p", atChar: 2, atToken: 1, margin: 0.05 });
-    // "]])" instead of "]])\n", and then "\n\n": only the token just before counts.
-    const shorter: CapturedOutput = { ...output("p", [["]])\n", 0.01], ["   ", 5.7]]), tokens: [{ text: "]])\n", logprob: 0, margin: 0.01, runnerUp: "]])" }, { text: "   ", logprob: 0, margin: 5.7, runnerUp: "\t" }] };
-    expect(findFork(shorter, { ...shorter, tokens: null, text: "]])\n\n   " })).toMatchObject({ atChar: 4, atToken: 0, margin: 0.01 });
-    // Another text than the runner-up's: the token that holds the character.
-    expect(findFork(one, { ...one, tokens: null, text: "x,-title" })).toMatchObject({ atToken: 2, margin: 2.5 });
-    expect(findFork(one, { ...one, tokens: null, text: "x, tape" })).toMatchObject({ atToken: 3, margin: 7 });
-  });
-
-  test("tokens that the text leaves out take no room", () => {
-    const one: CapturedOutput = { ...output("p", [["ab", 1], ["<|im_end|>", 2], ["\uFFFD", 3], ["\uFFFD", 4], ["cd", 5]]), text: "ab\u00e9cd" };
-    expect(findFork(one, { ...one, text: "ab\u00e9cX" })).toMatchObject({ atToken: 4, margin: 5 });
-    expect(findFork(one, { ...one, text: "aX" })).toMatchObject({ atToken: 0 });
-  });
-
-  test("a change at any place is found there", () => {
-    fc.assert(
-      fc.property(fc.array(fc.string({ minLength: 1, maxLength: 3 }), { minLength: 1, maxLength: 20 }), fc.nat(), (pieces, n) => {
-        const texts = pieces.map((t, i) => `${i};${t}`);
-        const at = n % texts.length;
-        const one = output("p", texts.map((t) => [t, 1]));
-        const start = texts.slice(0, at).join("").length;
-        const other = { ...one, text: `${one.text.slice(0, start)}\u0000${one.text.slice(start + 1)}` };
-        if (other.text !== one.text) expect(findFork(one, other)).toMatchObject({ atChar: start, atToken: at });
-      }),
-    );
-  });
-});
 
 describe("compareCaptures", () => {
   test("counts equal prompts with Wilson's interval", () => {
@@ -78,17 +33,8 @@ describe("compareCaptures", () => {
   });
 });
 
-test("both forms of log probabilities are read; a failed answer names its prompt", () => {
-  const fail = (message: string): Error => new Error(`prompt x: ${message}`);
-  const chat = { choices: [{ message: { content: "ab" }, finish_reason: "stop", logprobs: { content: [{ token: "a", logprob: -0.1, top_logprobs: [{ token: "a", logprob: -0.1 }, { token: "c", logprob: -2.6 }] }, { token: "b", logprob: -0.2 }] } }], usage: { completion_tokens: 2 } };
-  expect(parseOutput("x", JSON.stringify(chat), fail)).toEqual({ id: "x", text: "ab", finishReason: "stop", nOutput: 2, tokens: [{ text: "a", logprob: -0.1, margin: 2.5, runnerUp: "c" }, { text: "b", logprob: -0.2, margin: null }] });
-  const plain = { choices: [{ text: "a", finish_reason: "length", logprobs: { tokens: ["a"], token_logprobs: [-0.5], top_logprobs: [{ a: -0.5, b: -0.75 }] } }] };
-  expect(parseOutput("x", JSON.stringify(plain), fail).tokens).toEqual([{ text: "a", logprob: -0.5, margin: 0.25, runnerUp: "b" }]);
-  expect(() => parseOutput("x", '{"error":{"message":"loading"}}', fail)).toThrow("prompt x: loading");
-});
-
 describe("the verdict claims no more than the rows", () => {
-  const rows = (exact: number, of: number, margin: number | null): ReturnType<typeof compareCaptures> => ({ mode: "K 2", reference: "plain alone", prompts: of, exact, exactInterval: { low: 0.5, high: 1 }, forks: Array.from({ length: of - exact }, (_, i) => ({ id: `${i}`, atChar: 0, atToken: 40 + i, margin })) });
+  const rows = (exact: number, of: number, margin: number | null): ReturnType<typeof compareCaptures> => ({ mode: "K 2", reference: "plain alone", prompts: of, exact, exactInterval: { low: 0.5, high: 1 }, forks: Array.from({ length: of - exact }, (_, i) => ({ id: `${i}`, atChar: 0, atToken: 40 + i, margin, rival: null })) });
 
   test("all equal is a rate, not a proof", () => {
     const { verdict } = certify("t", "r", 300, [{ comparison: rows(64, 64, null), note: null, isPlain: false }]);
@@ -102,7 +48,7 @@ describe("the verdict claims no more than the rows", () => {
     ]);
     expect(verdict).toContain("Different in some prompts, against plain alone: K 2 in 4 of 64 (first at token 40).");
     expect(verdict).toContain("Without any drafts, against plain alone: plain c16 in 3 of 64 (first at token 40): so much comes from batch width and kernels alone.");
-    expect(verdict).toContain("Every fork was a near tie: the reference's two best tokens were at most 0.030 nats apart.");
+    expect(verdict).toContain("Every fork was a near tie: the reference preferred its own token by at most 0.030 nats.");
     expect(verdict).not.toContain("Equal in all");
   });
 
