@@ -53,7 +53,7 @@ describe("findFork", () => {
   });
 
   test("a special token that was taken instead is in no text", () => {
-    const one = output(["done", ["do", 3]], ["\n", ["<|im_end|>", 0.3], [" ", 4]]);
+    const one = output(["done", ["fine", 3]], ["\n", ["<|im_end|>", 0.3], [" ", 4]]);
     expect(findFork(one, answered(one, "doneuser"))).toMatchObject({ atToken: 1, margin: 0.3, rival: "<|im_end|>" });
     expect(findFork(one, answered(one, "done user"))).toMatchObject({ atToken: 1, margin: 4, rival: " " });
   });
