@@ -9,6 +9,8 @@ import { greedySampling, type DraftStats, type EngineEvent } from "../engine/req
 import { predictForwards } from "../engine/split.ts";
 import { summarizeTrace, type PhaseTimes, type TraceSummary } from "../engine/trace-summary.ts";
 import type { StepRecord } from "../engine/trace.ts";
+import { createExpertCounter, readExpertCount, type ExpertCounter } from "../llama/expert-counter.ts";
+import { loadLlama } from "../llama/library.ts";
 import { openEngine } from "../llama/open-engine.ts";
 import { usageError } from "../util/errors.ts";
 import { formatPercent } from "../util/format.ts";
@@ -16,6 +18,7 @@ import { createProgress } from "../util/progress.ts";
 import { Rng } from "../util/rng.ts";
 import { quantile } from "../util/stats.ts";
 import { renderText } from "../util/table.ts";
+import { ExpertTrace, renderExperts, type ExpertSummary } from "./trace-experts.ts";
 
 const options = z.strictObject({
   ...engineOptions.shape,
@@ -30,6 +33,7 @@ const options = z.strictObject({
   warmup: z.int().min(0).default(1).meta({ description: "bursts run before the measured requests and discarded" }),
   predict: z.string().optional().meta({ description: "only compute forwards of one decode from rows per slot, for example 3,3,1,3", placeholder: "ROWS" }),
   record: z.string().optional().meta({ description: "write prompts and outputs as token ids, for --spec-oracle", placeholder: "FILE" }),
+  experts: z.boolean().default(false).meta({ description: "count the distinct experts that the routers of each layer select in a decode step, by row shape; slows every step, so no times are told" }),
   output: z.string().optional().meta({ short: "o", description: "write every step as a JSON line", placeholder: "FILE" }),
 });
 type TraceOptions = z.output<typeof options>;
@@ -44,6 +48,8 @@ export interface TraceRun {
   readonly isSynthetic: boolean;
   readonly summary: TraceSummary;
   readonly costTable: CostTableData | undefined;
+  /** With --experts. */
+  readonly experts?: ExpertSummary;
 }
 
 export const command = defineCommand({
@@ -54,21 +60,45 @@ export const command = defineCommand({
   async run(o, io) {
     if (o.predict !== undefined) return printPrediction(o, o.predict, io);
     if (o.model === undefined) throw usageError("--model is needed; --help shows the usage");
+    checkExpertOptions(o);
     const runs = runAll(o, o.model);
-    if (io.json) io.out(JSON.stringify(runs));
+    if (io.json) io.out(JSON.stringify(runs.map(({ experts, ...run }) => (experts === undefined ? run : withoutTimes(run, experts)))));
     else for (const run of runs) print(run, io);
     return undefined;
   },
 });
 
+/** @throws {UserError} exit code 2: what else is asked for would take times of steps that were slowed. */
+function checkExpertOptions(o: TraceOptions): void {
+  if (!o.experts) return;
+  if (o.output !== undefined) throw usageError("--experts slows every step, so --output would write times that mean nothing; leave one of them out");
+  if (o.specType !== "none" && o.specGate !== "fixed") throw usageError("--experts slows every step, so the adaptive gate would choose by wrong costs; add --spec-gate fixed");
+}
+
+/** What of a run does not depend on how long its steps took. */
+function withoutTimes({ concurrency, isSynthetic, draft, summary }: TraceRun, experts: ExpertSummary): Record<string, unknown> {
+  const { nDecodeSteps, nDecodes, nForwards, nRows, nOutputs, forwardsPerDecodeStep, steadyShape, steadyShare, stepsAtK } = summary;
+  return { concurrency, isSynthetic, draft, summary: { nDecodeSteps, nDecodes, nForwards, nRows, nOutputs, forwardsPerDecodeStep, steadyShape, steadyShare, stepsAtK }, experts };
+}
+
 function runAll(o: TraceOptions, model: string): TraceRun[] {
-  const { requests, concurrency, promptLen, promptSpread, maxTokens, temperature, topK, warmup, predict: _, record, output, ...engine } = o;
+  const { requests, concurrency, promptLen, promptSpread, maxTokens, temperature, topK, warmup, predict: _, record, experts, output, ...engine } = o;
   const parsed = engineOptions.parse({ ...engine, model, specSynthRates: o.specSynthRates?.join(","), trace: undefined });
   checkEngineOptions(parsed);
   const progress = createProgress("loading", { total: 100, format: (percent) => String(Math.round(percent)) });
   let records: StepRecord[] = [];
   let onEvent: (event: EngineEvent) => void = () => {};
-  const opened = openEngine(parsed, { sink: (events) => events.forEach((e) => onEvent(e)), trace: (r) => void records.push(r), progress: (fraction, what) => progress.update(fraction * 100, what) });
+  const counter = experts ? openCounter(parsed.llamaDir, parsed.device, model) : undefined;
+  const expertTrace = counter === undefined ? undefined : new ExpertTrace(counter);
+  const opened = openEngine(parsed, {
+    sink: (events) => events.forEach((e) => onEvent(e)),
+    trace: (r) => {
+      records.push(r);
+      expertTrace?.endStep(r);
+    },
+    progress: (fraction, what) => progress.update(fraction * 100, what),
+    ...(counter === undefined ? {} : { targetEvalCallback: counter.callback }),
+  });
   progress.end();
   const fd = output === undefined ? undefined : fs.openSync(output, "w");
   const runs: TraceRun[] = [];
@@ -79,7 +109,9 @@ function runAll(o: TraceOptions, model: string): TraceRun[] {
     if (warmup > 0) drive(warmup * c);
     opened.engine.resetTotals();
     records = [];
+    expertTrace?.start();
     const { ms, ttftMs, nOutput } = drive(Math.max(requests, c));
+    expertTrace?.stop();
     const snapshot = opened.engine.snapshot();
     const summary = summarizeTrace(records);
     if (fd !== undefined) for (const r of records) fs.writeSync(fd, `${JSON.stringify({ concurrency: c, ...r })}\n`);
@@ -93,13 +125,20 @@ function runAll(o: TraceOptions, model: string): TraceRun[] {
       isSynthetic: snapshot.isSynthetic,
       summary,
       costTable: opened.engine.gate.table?.toJSON(),
+      ...(expertTrace === undefined ? {} : { experts: expertTrace.summary() }),
     });
   }
   if (fd !== undefined) fs.closeSync(fd);
   if (record !== undefined) fs.writeFileSync(record, recorded.map((r) => `${JSON.stringify(r)}\n`).join(""));
   opened.engine.checkIntegrity();
   opened.engine.close();
+  counter?.close();
   return runs;
+}
+
+function openCounter(llamaDir: string | undefined, device: string | undefined, model: string): ExpertCounter {
+  const nExperts = readExpertCount(model);
+  return createExpertCounter(loadLlama({ llamaDir, device }), nExperts);
 }
 
 interface Load {
@@ -175,8 +214,15 @@ function printPrediction(o: TraceOptions, text: string, io: Io): void {
 }
 
 function print(run: TraceRun, io: Io): void {
-  const { summary: s, draft } = run;
-  io.out(`concurrency ${run.concurrency}: ${run.tokPerSec.toFixed(1)} tok/s, decode alone ${run.decodeTokPerSec.toFixed(1)}; TTFT p50 ${run.ttftP50Ms.toFixed(0)} ms, p95 ${run.ttftP95Ms.toFixed(0)} ms${run.isSynthetic ? "; acceptance is drawn from set rates, the output is not model text" : ""}`);
+  const { summary: s, draft, experts } = run;
+  const synthetic = run.isSynthetic ? "; acceptance is drawn from set rates, the output is not model text" : "";
+  if (experts !== undefined) {
+    io.out(`concurrency ${run.concurrency}: ${s.nDecodeSteps} decode steps on random prompts${synthetic}`);
+    io.out(renderExperts(experts));
+    printDrafts(draft, io);
+    return;
+  }
+  io.out(`concurrency ${run.concurrency}: ${run.tokPerSec.toFixed(1)} tok/s, decode alone ${run.decodeTokPerSec.toFixed(1)}; TTFT p50 ${run.ttftP50Ms.toFixed(0)} ms, p95 ${run.ttftP95Ms.toFixed(0)} ms${synthetic}`);
   io.out(
     renderText({
       columns: [{ title: "decode steps", align: "right" }, { title: "target decode calls", align: "right" }, { title: "forwards", align: "right" }, { title: "target rows", align: "right" }, { title: "logit rows", align: "right" }, { title: "forwards a step", align: "right" }, { title: "steady-state shape" }],
@@ -192,7 +238,11 @@ function print(run: TraceRun, io: Io): void {
   );
   io.out(`calls: prefill ${s.nPrefillSteps}, p ${s.nProcessCalls}, g ${s.nGenerateCalls}; steps by draft length ${s.stepsAtK.join("/")}; why ${JSON.stringify(s.stepsByReason)}`);
   io.out(`graphs reused: target ${formatPercent(s.reusedTargetShare, 0)}, head ${formatPercent(s.reusedHeadShare, 0)}; not reused: ${JSON.stringify(s.notReused)}`);
+  printDrafts(draft, io);
+  if (run.costTable !== undefined) io.out(`cost table (ms): ${JSON.stringify(run.costTable)}`);
+}
+
+function printDrafts(draft: DraftStats, io: Io): void {
   if (draft.nDrafts > 0)
     io.out(`drafts ${draft.nDrafts}, drafted ${draft.nDrafted}, accepted ${draft.nAccepted}; unconditional by position (${draft.acceptedAt.map((n) => (n / draft.nDrafts).toFixed(3)).join(", ")}); mean acceptance length ${meanAcceptanceLength(draft).toFixed(2)}`);
-  if (run.costTable !== undefined) io.out(`cost table (ms): ${JSON.stringify(run.costTable)}`);
 }

@@ -63,6 +63,8 @@ export interface BackendOptions {
   readonly onProgress?: (ratio: number) => boolean;
   /** ggml eval callback of every context; see forward-counter.ts. */
   readonly evalCallback?: Pointer;
+  /** The same for contexts of the target alone; see expert-counter.ts. */
+  readonly targetEvalCallback?: Pointer;
 }
 
 export interface LlamaBackend extends Backend, Disposable {
@@ -178,6 +180,7 @@ export function planContexts(options: BackendOptions, model: { readonly nCtxTrai
     nOutputsPerSeq: Math.max(nMax + 1, options.nOutputsPerSeq ?? 1),
     isDraft: false,
     hiddenRows: nHeads > 0 ? "all" : "none",
+    ...(options.targetEvalCallback === undefined ? {} : { evalCallback: options.targetEvalCallback }),
   };
   const plainTarget = options.plainTarget === true && model.isRecurrent && nMax > 0 ? { ...target, nRollback: 0, nOutputsPerSeq: options.nOutputsPerSeq ?? 1 } : undefined;
   const draftSlots = Array.from({ length: nSeq + nScratchSeq }, (): SlotSampling => options.draftSampling ?? "host");

@@ -17,6 +17,7 @@ import { UserError, errorMessage } from "../util/errors.ts";
 import { createBackend, type LlamaBackend } from "./backend.ts";
 import { deviceMemory, isGpu, type Device } from "./devices.ts";
 import { loadLlama, selectDevices } from "./library.ts";
+import type { Pointer } from "./structs.ts";
 
 export interface OpenEngineHooks {
   readonly sink: EventSink;
@@ -27,6 +28,8 @@ export interface OpenEngineHooks {
   readonly drafter?: Drafter;
   /** Folder of kept cost tables; undefined: the user's cache folder. */
   readonly cacheDir?: string;
+  /** Of the target's contexts. It slows every step, so the gate must be fixed: costs measured with it would be kept. */
+  readonly targetEvalCallback?: Pointer;
 }
 
 export interface OpenEngine {
@@ -68,6 +71,7 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
     batchedArgmax: options.batchedArgmax,
     nPinnedCells: options.kvPin ?? (gpus.length > 0 ? Math.min(8192, Math.floor(options.ctxSize / 2)) : 0),
     llamaDir: options.llamaDir,
+    ...(hooks.targetEvalCallback === undefined ? {} : { targetEvalCallback: hooks.targetEvalCallback }),
     onProgress: (ratio) => {
       hooks.progress?.(ratio, "model");
       return true;
