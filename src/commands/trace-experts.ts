@@ -128,7 +128,7 @@ export function renderExperts({ nExperts, shapes, nSkipped }: ExpertSummary): st
   const notes = [
     `experts: ${nExperts} in a layer; means over forwards; uniform random is N (1 - (1 - k/N)^rows), for rows that choose k of N independently, all experts alike`,
     "no times: the routers' choices are read after each layer, which slows every step; prompts are random token ids, and text may route otherwise",
-    ...(nSkipped === 0 ? [] : [`${nSkipped} decode steps left out: a decode failed before them`]),
+    ...(nSkipped === 0 ? [] : [`decode steps left out, because a decode failed before them: ${nSkipped}`]),
   ];
   return [renderText({ columns: titles.map((title, i) => ({ title, align: i === 0 ? "left" : "right" })), rows }), ...notes].join("\n");
 }
