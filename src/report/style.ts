@@ -65,15 +65,26 @@ figure .narrow{display:block}
 tbody th{min-width:8.4rem;max-width:10.5rem;overflow-wrap:anywhere}
 th,td{padding:.45rem .6rem}
 }
+@page{size:A4;margin:14mm 13mm 15mm;@bottom-right{content:counter(page) " / " counter(pages);font:7.6pt system-ui,sans-serif;color:#5b6472}}
 @media print{
 :root{${light};color-scheme:light}
-body{font-size:10.5pt}
+html{font-size:13px}
+body{font-size:9.5pt}
 nav{display:none}
 header,main,footer{max-width:none;padding-inline:0}
-h2{break-after:avoid;margin-top:1.6rem}
-figure,.verdict,.tile,tr{break-inside:avoid}
-.scroll{overflow:visible;border-radius:0}
-table{font-size:7.6pt}
+header{padding-top:0}
+h2,h3,summary,figure .title{break-after:avoid}
+h2{margin-top:1.6rem}
+figure,.verdict,.tile,tr,details{break-inside:avoid}
+figcaption,.cap,tr:nth-last-child(-n+2){break-before:avoid}
+thead,tbody tr:nth-child(-n+2){break-after:avoid}
+.tiles{grid-template-columns:repeat(5,1fr);gap:.5rem}
+.tile{padding:.5rem .6rem}
+.tile .value{font-size:1.3rem}
+.scroll{overflow:visible;border:0;border-radius:0}
+table{font-size:7pt}
+thead th{font-size:6.7pt}
+thead th:first-child,tbody th{position:static}
 th,td{padding:.22rem .4rem;white-space:normal}
 .best,.verdict,thead th,.tile{print-color-adjust:exact;-webkit-print-color-adjust:exact}
 figure .wide{display:block!important}
