@@ -53,7 +53,7 @@ export function draftCounts(text: string): DraftCounts | undefined {
 }
 
 /** By how much each counter (`..._total`) rose between two Prometheus texts, without the servers' prefixes: `prompt_seconds_total`, `spec_decode_steps_total{k="2"}`. */
-export function counterChanges(before: string | undefined, after: string | undefined): Record<string, number> {
+export function counterChanges(before: string, after: string): Record<string, number> {
   const read = (text: string): Map<string, number> => {
     const values = new Map<string, number>();
     for (const { name, labels, value } of parsePrometheus(text)) {
@@ -63,9 +63,9 @@ export function counterChanges(before: string | undefined, after: string | undef
     }
     return values;
   };
-  const start = read(before ?? "");
+  const start = read(before);
   const changes: Record<string, number> = {};
-  for (const [key, value] of read(after ?? "")) {
+  for (const [key, value] of read(after)) {
     const change = value - (start.get(key) ?? 0);
     if (change !== 0) changes[key] = Math.round(change * 1e6) / 1e6;
   }

@@ -45,14 +45,16 @@ export async function runBench(target: Target, load: LoadOptions, context: Bench
   const progress = createProgress(context.label ?? `bench c${load.concurrency}`, { total: load.requests });
   try {
     await warmUp(target, load, workload.warmup, context);
-    const before = await readMetrics(target);
+    const before = await readMetrics(target, load);
     const stopWatch = watchClient();
     const records = await measure(target, load, workload.measured, context, progress);
     const client = stopWatch();
     const summary = summarize(records, limits === undefined ? {} : { limits });
-    const after = await readMetrics(target);
-    const drafts = countsBetween(countsIn(before), countsIn(after)) ?? countsOfRequests(records);
-    return { summary, drafts, acceptance: drafts === undefined ? undefined : acceptanceOf(drafts), counters: counterChanges(before, after), client, records, warnings: warningsOf(summary, client, load) };
+    const after = await readMetrics(target, load);
+    // Without both readings a change is unknown: the second alone would count the warm-up and earlier runs.
+    const [drafts, counters] = before === undefined || after === undefined ? [undefined, {}] : [countsBetween(draftCounts(before), draftCounts(after)), counterChanges(before, after)];
+    const counts = drafts ?? countsOfRequests(records);
+    return { summary, drafts: counts, acceptance: counts === undefined ? undefined : acceptanceOf(counts), counters, client, records, warnings: warningsOf(summary, client, load) };
   } finally {
     progress.end();
   }
@@ -105,11 +107,10 @@ function openClient(target: Target, load: LoadOptions, context: BenchContext, no
   });
 }
 
-async function readMetrics(target: Target): Promise<string | undefined> {
-  return getText(`${serverRoot(target.baseUrl)}/metrics`, target.apiKey === undefined ? {} : { headers: { authorization: `Bearer ${target.apiKey}` } });
+/** Waits as long as for a request: a busy server's counters are late, not absent. */
+async function readMetrics(target: Target, load: LoadOptions): Promise<string | undefined> {
+  return getText(`${serverRoot(target.baseUrl)}/metrics`, { timeoutMs: load.timeout * 1000, ...(target.apiKey === undefined ? {} : { headers: { authorization: `Bearer ${target.apiKey}` } }) });
 }
-
-const countsIn = (text: string | undefined): DraftCounts | undefined => (text === undefined ? undefined : draftCounts(text));
 
 function warningsOf(summary: Summary, client: ClientHealth, load: LoadOptions): string[] {
   const warnings: string[] = [];

@@ -10,6 +10,7 @@ import { formatDuration, formatFixed } from "../util/format.ts";
 import type { Conditions } from "./conditions.ts";
 import { localConditions, serverProps } from "./conditions.ts";
 import type { DraftCounts } from "./counters.ts";
+import { getText } from "./http.ts";
 import type { ClientHealth } from "./lag.ts";
 import { endLeftovers } from "./leftovers.ts";
 import { startServer, type ManagedServer } from "./managed-server.ts";
@@ -96,8 +97,7 @@ async function measureCell(cell: Cell, folder: string, servers: RunningServers, 
   const { server, concurrency, round, load, key } = cell;
   const { target, managed } = await servers.get(server, round);
   const result = await runBench(target, load, { label: `${server.name} c${concurrency} round ${round + 1}`, ...(context.signal === undefined ? {} : { signal: context.signal }) });
-  // The system tells of a process's end a moment after its connections broke.
-  for (let i = 0; i < 50 && result.summary.failed > 0 && managed?.exitReason() === undefined; i++) await sleep(20);
+  if (result.summary.failed > 0 && managed !== undefined) await untilEndedOrAnswering(managed, server.readyTimeout * 1000);
   const died = managed?.exitReason();
   if (died !== undefined) {
     servers.forget(server);
@@ -111,6 +111,12 @@ async function measureCell(cell: Cell, folder: string, servers: RunningServers, 
   const { summary, drafts, counters, client, warnings } = result;
   const memory = managed === undefined ? undefined : loadedMemory(managed.pid);
   return { kind: "cell", key, server: server.name, concurrency, round, summary, drafts, counters, client, warnings, memory, commandLine: managed?.commandLine, serverStartMs: managed?.startMs, conditions, raw };
+}
+
+/** Once requests failed: the system tells of a process's end only some time after its connections broke. */
+async function untilEndedOrAnswering(managed: ManagedServer, limitMs: number): Promise<void> {
+  const startMs = performance.now();
+  while (managed.exitReason() === undefined && performance.now() - startMs < limitMs && (await getText(`${managed.url}/health`)) === undefined) await sleep(50);
 }
 
 export function readCells(file: string): CellResult[] {

@@ -1,4 +1,6 @@
 import * as fs from "node:fs";
+import * as http from "node:http";
+import type { AddressInfo } from "node:net";
 import * as os from "node:os";
 import * as path from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
@@ -32,6 +34,19 @@ describe("runBench", () => {
     expect(result.drafts).toEqual({ nDrafts: 30, nDrafted: 30, nAccepted: 30, acceptedAt: [30], reachedAt: [], source: "metrics" });
     expect(result.counters).toMatchObject({ spec_decode_num_drafts_total: 30, 'spec_decode_num_accepted_tokens_per_pos_total{position="0"}': 30 });
     expect(describeResult(result)).toContain("drafts: 30 of 30 tokens accepted (100.00%), mean length 2.00, by position (1.000) of all drafts");
+  });
+
+  test("when the counters could not be read before, none are told", async () => {
+    let nReadings = 0;
+    const relay = http.createServer((req, res) => {
+      if (req.url === "/metrics" && ++nReadings === 1) res.writeHead(503).end();
+      else req.pipe(http.request(`${server.url}${req.url}`, { method: req.method, headers: req.headers }, (from) => from.pipe(res.writeHead(from.statusCode ?? 0, from.headers))));
+    });
+    await new Promise<void>((resolve) => relay.listen(0, "127.0.0.1", resolve));
+    const result = await runBench({ baseUrl: `http://127.0.0.1:${(relay.address() as AddressInfo).port}`, model: "fake" }, load({ requests: 2, maxTokens: 4, warmup: 1 }));
+    relay.close();
+    expect(nReadings).toBe(2);
+    expect(result).toMatchObject({ summary: { failed: 0 }, drafts: undefined, acceptance: undefined, counters: {} });
   });
 
   test("the raw file gives the summary again", async () => {

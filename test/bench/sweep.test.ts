@@ -59,7 +59,8 @@ describe("cellsOf", () => {
   });
 });
 
-describe("runSweep", () => {
+// Starts eight programs in turn, which took 48 s on a busy machine: the limit is there for a hang, not for that.
+describe("runSweep", { timeout: 600_000 }, () => {
   const plan = checkPlan({
     name: "p",
     rounds: 2,
