@@ -269,6 +269,17 @@ export function backendContract(name: string, makeBackend: () => Backend | Promi
       expect(target.greedyToken(other as number)).toBe(expected);
     });
 
+    test("a sequence is saved into memory that is there when it fits", () => {
+      clearAll(target);
+      decode(target, { seq: 0, from: 0, n: 6 });
+      const state = target.saveSequence(0);
+      const into = new Uint8Array(state.length + 100);
+      const again = target.saveSequence(0, into);
+      expect(again.length).toBe(state.length);
+      expect(Buffer.compare(again, state)).toBe(0);
+      expect(target.saveSequence(0, new Uint8Array(3)).length).toBe(state.length);
+    });
+
     test("a head drafts from a token and the hidden row before it, and forgets what is removed", () => {
       const head = backend.heads[0];
       if (head === undefined) return;

@@ -226,8 +226,11 @@ export class FakeContext implements DecodeContext {
     return (this.history[seq] as number[]).length - 1;
   }
 
-  saveSequence(seq: number): Uint8Array {
-    return new Uint8Array(Int32Array.from(this.history[seq] as number[]).buffer);
+  saveSequence(seq: number, into?: Uint8Array): Uint8Array {
+    const state = new Uint8Array(Int32Array.from(this.history[seq] as number[]).buffer);
+    if (into === undefined || into.length < state.length) return state;
+    into.set(state);
+    return into.subarray(0, state.length);
   }
 
   restoreSequence(seq: number, state: Uint8Array): boolean {

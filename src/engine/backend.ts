@@ -85,8 +85,8 @@ export interface DecodeContext {
   clear(seq: number): void;
   /** Highest position held, -1 when empty. */
   lastPosition(seq: number): number;
-  /** State of one sequence as bytes, and back (`llama_state_seq_*_ext`). */
-  saveSequence(seq: number): Uint8Array;
+  /** State of one sequence as bytes, and back (`llama_state_seq_*_ext`). The bytes lie in `into` when they fit there. */
+  saveSequence(seq: number, into?: Uint8Array): Uint8Array;
   restoreSequence(seq: number, state: Uint8Array): boolean;
 
   /** Since creation. `nReusedGraphs` is libllama's own count. */

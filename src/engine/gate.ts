@@ -33,9 +33,18 @@ export type GateReason = "fixed" | "best" | "hold" | "probe" | "cannot-pay" | "i
 
 interface Probe {
   readonly k: number;
+  /** Acceptance of the first position as it was believed before, and whether this probe says otherwise. */
+  readonly expected: number;
+  hasSurprised: boolean;
   nSteps: number;
   nDrafted: number;
   nAccepted: number;
+}
+
+/** Three standard deviations from what was expected: what was believed of another text is no guide to this one. */
+function isSurprising({ nDrafted, nAccepted }: Probe, expected: number): boolean {
+  const p = Math.min(0.95, Math.max(0.05, expected));
+  return nDrafted >= 8 && Math.abs(nAccepted / nDrafted - p) > 3 * Math.sqrt((p * (1 - p)) / nDrafted);
 }
 
 export class Gate {
@@ -55,7 +64,7 @@ export class Gate {
   #forced: number | undefined;
 
   constructor(options: GateOptions, table?: CostTable) {
-    this.#options = { nMin: 0, hysteresis: 0.01, horizonSteps: 256, minProbeSteps: 24, maxProbeSteps: 96, ...options };
+    this.#options = { nMin: 0, hysteresis: 0.01, horizonSteps: 256, minProbeSteps: 32, maxProbeSteps: 160, ...options };
     this.#table = table;
     this.acceptance = new AcceptanceEstimate(options.nMax);
     this.#current = options.nMax;
@@ -140,9 +149,13 @@ export class Gate {
   note(nDraft: number, nAccepted: number): void {
     if (nDraft === 0) return;
     this.acceptance.note(nDraft, nAccepted);
-    if (this.#probe !== undefined) {
-      this.#probe.nDrafted++;
-      if (nAccepted > 0) this.#probe.nAccepted++;
+    const probe = this.#probe;
+    if (probe === undefined) return;
+    probe.nDrafted++;
+    if (nAccepted > 0) probe.nAccepted++;
+    if (!probe.hasSurprised && isSurprising(probe, probe.expected)) {
+      probe.hasSurprised = true;
+      this.acceptance.weakenTo(4);
     }
   }
 
@@ -193,8 +206,7 @@ export class Gate {
     }
     this.reason = "probe";
     this.#stepsAtZero = 0;
-    this.acceptance.weakenTo(4);
-    this.#probe = { k, nSteps: 0, nDrafted: 0, nAccepted: 0 };
+    this.#probe = { k, expected: this.acceptance.conditional(0), hasSurprised: false, nSteps: 0, nDrafted: 0, nAccepted: 0 };
   }
 
   /** Smallest length that pays if every draft is accepted; 0 if none does. */
@@ -212,10 +224,11 @@ export class Gate {
     const table = this.#table as CostTable;
     const ratio = table.stepMs(nSeqs, probe.k) / table.stepMs(nSeqs, 0) - 1;
     const isGood = probe.nDrafted > 0 && probe.nAccepted / probe.nDrafted >= ratio / probe.k;
-    const isDecided = probe.nDrafted >= 32 || this.rate(nSeqs, probe.k) > this.rate(nSeqs, 0) * (1 + this.#options.hysteresis);
+    const pays = this.rate(nSeqs, probe.k) > this.rate(nSeqs, 0) * (1 + this.#options.hysteresis);
+    const isDecided = probe.nDrafted >= 32 || pays;
     if (isGood && !isDecided) return true;
     this.#probe = undefined;
-    this.#probeAfter = isGood ? this.#options.minProbeSteps : Math.min(this.#options.maxProbeSteps, this.#probeAfter * 2);
+    this.#probeAfter = isGood && pays ? this.#options.minProbeSteps : Math.min(this.#options.maxProbeSteps, this.#probeAfter * 2);
     return false;
   }
 }

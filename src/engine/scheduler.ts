@@ -38,6 +38,8 @@ export interface ScheduleInput {
 /** Requests closer than this belong to one burst. */
 export const burstGapMs = 10;
 const maxGatherMs = 40;
+/** A burst that has its usual size goes on while requests come as close together as this: it may have grown. */
+const moreMs = 3;
 
 export interface HoldBack {
   /** Longest wait for company, 0: never wait. */
@@ -68,7 +70,9 @@ export function schedule(input: ScheduleInput): Plan {
  */
 export function shouldGather({ prefillLeft, isFreshPrefill, nFreeSlots, waitedMs, sinceArrivalMs, burstSize, nExpected }: ScheduleInput): boolean {
   if (!isFreshPrefill || nFreeSlots === 0) return false;
-  return nExpected > 0 || (prefillLeft.length < Math.round(burstSize) && sinceArrivalMs < burstGapMs && waitedMs < maxGatherMs);
+  if (nExpected > 0) return true;
+  const gapMs = prefillLeft.length < Math.round(burstSize) ? burstGapMs : moreMs;
+  return burstSize >= 2 && sinceArrivalMs < gapMs && waitedMs < maxGatherMs;
 }
 
 /**

@@ -12,8 +12,8 @@ interface Draft {
   readonly tokens: Int32Array;
 }
 
-/** Steps between two drafts that are no probe. */
-const interval = 8;
+/** Steps between two drafts that are no probe: they keep the estimate awake, and each costs the head's time. */
+const interval = 64;
 
 export class ShadowDrafts {
   #nWaited = 0;

@@ -14,6 +14,8 @@ export class TargetPair implements DecodeContext {
   #active: DecodeContext;
   /** The context of the last decode: what is read comes from there. */
   #decoded: DecodeContext;
+  /** What moves go through: made new each time, its pages alone would take milliseconds. */
+  #moved = new Uint8Array();
   /** States moved since creation. */
   nMoved = 0;
 
@@ -70,7 +72,9 @@ export class TargetPair implements DecodeContext {
     // A wrong id is the decode's own to refuse.
     if (from === undefined) return;
     if (from.lastPosition(seq) >= 0) {
-      if (!this.#active.restoreSequence(seq, from.saveSequence(seq))) throw new Error(`sequence ${seq}: its state does not fit the other context of the target`);
+      const state = from.saveSequence(seq, this.#moved);
+      if (state.length > this.#moved.length) this.#moved = new Uint8Array(Math.ceil(state.length * 1.25));
+      if (!this.#active.restoreSequence(seq, state)) throw new Error(`sequence ${seq}: its state does not fit the other context of the target`);
       from.clear(seq);
       this.nMoved++;
     }
@@ -118,8 +122,8 @@ export class TargetPair implements DecodeContext {
     return this.#homeOf(seq).lastPosition(seq);
   }
 
-  saveSequence(seq: number): Uint8Array {
-    return this.#homeOf(seq).saveSequence(seq);
+  saveSequence(seq: number, into?: Uint8Array): Uint8Array {
+    return this.#homeOf(seq).saveSequence(seq, into);
   }
 
   restoreSequence(seq: number, state: Uint8Array): boolean {

@@ -11,6 +11,8 @@ const ratioRate = 0.05;
 /** Snapshots always cost something; a table measured on a busy machine may seem to say otherwise. */
 const minRatio = 1.03;
 const maxRatio = 1.5;
+/** Drafting must promise this much more before the plain context is left: probes tell its rate to some percent only. */
+const minPromise = 0.02;
 
 export class Tier {
   readonly #pair: TargetPair | undefined;
@@ -69,7 +71,7 @@ export class Tier {
   choose(plainGain: number, lastStepMs: number, slots: readonly number[]): void {
     const pair = this.#pair;
     if (pair === undefined || plainGain === 0) return;
-    const gain = pair.isPlain ? -plainGain : plainGain;
+    const gain = pair.isPlain ? -plainGain - minPromise : plainGain;
     this.#regretMs = Math.max(0, this.#regretMs + gain * lastStepMs);
     if (gain < 0) return;
     let nHeld = 0;

@@ -1,0 +1,77 @@
+import { describe, expect, test } from "vitest";
+import { Arrivals } from "../../src/engine/arrivals.ts";
+import { schedule, type ScheduleInput } from "../../src/engine/scheduler.ts";
+
+const waiting: ScheduleInput = {
+  prefillLeft: [145],
+  isFreshPrefill: true,
+  nDecoding: 0,
+  nStreaming: 0,
+  nFreeSlots: 15,
+  waitedMs: 1,
+  decodeCreditMs: 0,
+  maxRows: 2560,
+  maxPad: 0,
+  maxRowsWhileStreaming: 512,
+  holdBack: { maxWaitMs: 100, arrivalMs: Infinity, forwardBaseMs: 40, marginalShare: 0.2 },
+  sinceArrivalMs: 1,
+  burstSize: 1,
+  nExpected: 0,
+};
+const kind = (more: Partial<ScheduleInput>): string => schedule({ ...waiting, ...more }).kind;
+
+describe("an idle engine with a prompt to read", () => {
+  test("waits for the rest of a burst, not where requests come alone", () => {
+    expect(kind({})).toBe("prefill");
+    expect(kind({ burstSize: 16 })).toBe("gather");
+    expect(kind({ burstSize: 16, sinceArrivalMs: 11 })).toBe("prefill");
+    expect(kind({ burstSize: 16, waitedMs: 41 })).toBe("prefill");
+    expect(kind({ burstSize: 16, nFreeSlots: 0 })).toBe("prefill");
+  });
+
+  test("a burst that has its usual size may have grown: it waits as long as requests still come one upon the other", () => {
+    const eight = Array.from({ length: 8 }, () => 145);
+    expect(kind({ prefillLeft: eight, burstSize: 8, sinceArrivalMs: 2 })).toBe("gather");
+    expect(kind({ prefillLeft: eight, burstSize: 8, sinceArrivalMs: 4 })).toBe("prefill");
+  });
+
+  test("waits for clients whose requests have just ended, however long the first has waited", () => {
+    expect(kind({ nExpected: 2, waitedMs: 90, sinceArrivalMs: 50 })).toBe("gather");
+    expect(kind({ nExpected: 2, nFreeSlots: 0 })).toBe("prefill");
+  });
+});
+
+describe("clients that send the next request when one ends", () => {
+  function closedLoop(nRequests: number): { arrivals: Arrivals; now: number } {
+    const arrivals = new Arrivals();
+    let now = 0;
+    for (let i = 0; i < nRequests; i++) {
+      arrivals.noteFinish((now += 500));
+      arrivals.noteArrival((now += 2));
+    }
+    return { arrivals, now };
+  }
+
+  test("are expected for some milliseconds after an end, once they have shown it", () => {
+    const { arrivals, now } = closedLoop(12);
+    arrivals.noteFinish(now + 100);
+    arrivals.noteFinish(now + 101);
+    expect(arrivals.nExpected(now + 102)).toBe(2);
+    arrivals.noteArrival(now + 103);
+    expect(arrivals.nExpected(now + 104)).toBe(1);
+    expect(arrivals.nExpected(now + 120)).toBe(0);
+  });
+
+  test("are not expected before that, nor where nobody follows", () => {
+    const fresh = new Arrivals();
+    fresh.noteFinish(1);
+    expect(fresh.nExpected(2)).toBe(0);
+    const { arrivals, now } = closedLoop(12);
+    for (let i = 1; i <= 12; i++) {
+      arrivals.noteFinish(now + i * 1000);
+      arrivals.refillShare(now + i * 1000 + 500);
+    }
+    arrivals.noteFinish(now + 13_000);
+    expect(arrivals.nExpected(now + 13_001)).toBe(0);
+  });
+});
