@@ -19,7 +19,7 @@ export class AcceptanceEstimate {
   readonly #prior: number;
   readonly #priorWeight: number;
 
-  constructor(nMax: number, { windowSteps = 64, idleWindowSteps = 256, prior = 0.8, priorWeight = 1 } = {}) {
+  constructor(nMax: number, { windowSteps = 64, idleWindowSteps = 512, prior = 0.8, priorWeight = 1 } = {}) {
     this.#accepted = new Float64Array(nMax);
     this.#reached = new Float64Array(nMax);
     this.#decay = 1 - 1 / windowSteps;

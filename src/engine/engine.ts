@@ -226,6 +226,7 @@ export class Engine implements EngineLoop {
     this.meter.end();
     this.totals.nSteps++;
     this.totals.prefillMs += this.meter.totalMs;
+    if (!seqs.some((seq) => seq.leavesLast)) this.gate.noteBreak();
     this.planner.notePrefill(this.meter.totalMs, nStreaming, nWaiting);
   }
 

@@ -145,6 +145,11 @@ export class Gate {
     return Math.max(1, this.#options.nMin);
   }
 
+  /** The next step's graph is built anew whatever its length: a change is free. */
+  noteBreak(): void {
+    this.#lastNSeqs = 0;
+  }
+
   /** One sequence's verify. */
   note(nDraft: number, nAccepted: number): void {
     if (nDraft === 0) return;

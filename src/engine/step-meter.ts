@@ -39,8 +39,12 @@ export class StepMeter {
   totalMs = 0;
   /** The same on the cost clock. */
   costMs = 0;
-  /** True when the step repeated the shape of the one before and the target's graph was reused: its time says what such a step costs. */
+  /**
+   * True when the step repeated the shape of the two before and the target's graph was reused: its time says what such a
+   * step costs. The second of a shape does not, a GPU captures its graph then.
+   */
   isSteady = false;
+  #nAlike = 0;
   #nReused = 0;
   #hasReuse = false;
   nEmitted = 0;
@@ -83,7 +87,8 @@ export class StepMeter {
     const isReused = nReusedGraphs > this.#nReused;
     this.#nReused = nReusedGraphs;
     this.#hasReuse ||= isReused;
-    this.isSteady = shape === this.#lastShape && (isReused || !this.#hasReuse);
+    this.#nAlike = shape === this.#lastShape ? this.#nAlike + 1 : 0;
+    this.isSteady = this.#nAlike >= 2 && (isReused || !this.#hasReuse);
     this.#step++;
     if (this.#o.trace !== undefined) this.#record(this.#o.trace);
     this.#lastShape = shape;
