@@ -55,7 +55,7 @@ function verdictOf(rows: readonly CertificateRow[], judged: readonly JudgedCompa
   if (draftForks.length > 0) sentences.push(`Different in some prompts, ${byReference(draftForks, differs)}.`);
   if (plainForks.length > 0) sentences.push(`Without any drafts, ${byReference(plainForks, differs)}: so much comes from batch width and kernels alone.`);
   const worst = Math.max(...rows.map((r) => r.marginMax ?? 0));
-  if (rows.some((r) => r.marginMax !== null)) sentences.push(worst <= tieMarginNats ? `Every fork was a near tie: the reference preferred its own token by at most ${formatFixed(worst, 3)} nats.` : `Not every fork was a near tie: the reference preferred its own token by up to ${formatFixed(worst, 3)} nats, more than ${tieMarginNats}, which rounding at that token alone does not explain (differences also build up in recurrent states, and a router near a tie takes another expert).`);
+  if (rows.some((r) => r.marginMax !== null)) sentences.push(worst <= tieMarginNats ? `Every fork was a near tie: the reference preferred its own token by at most ${formatFixed(worst, 3)} nats.` : `Not every fork was a near tie: the reference preferred its own token by up to ${formatFixed(worst, 3)} nats, more than ${tieMarginNats}, which rounding at that token alone does not explain (differences also build up in recurrent states, and in a mixture of experts a router near a tie chooses otherwise).`);
   return sentences.join(" ");
 }
 
