@@ -20,6 +20,7 @@ nvidia-smi --query-gpu=name,driver_version,clocks.sm,temperature.gpu --format=cs
 
 if [ "$what" != ablations ]; then
   foretoken bench sweep recipes/h200-shape.yaml --set "model=$MODEL" --set "peer=$PEER" --set "llamaDir=$LLAMA_DIR" --output "$OUT/sweep"
+  foretoken bench sweep recipes/plans/h200-many.yaml --set "model=$MODEL" --set "peer=$PEER" --set "llamaDir=$LLAMA_DIR" --output "$OUT/many"
 fi
 [ "$what" != core ] || exit 0
 
