@@ -33,6 +33,8 @@ import { drawAcceptance } from "./verify.ts";
 
 /** Steps in a row for which no draft could win, after which hidden rows are not read any more. */
 const maxHopeless = 64;
+/** Rows that a head is fed for a probe while drafting is far from paying: the rest stays a gap in its context. */
+const hintRows = 16;
 
 export class Engine implements EngineLoop {
   readonly info: EngineInfo;
@@ -239,10 +241,12 @@ export class Engine implements EngineLoop {
     const isCompared = chosen > 0 && (this.tier.isPlain || this.gate.isProbing);
     const wanted = isCompared ? 0 : chosen;
     this.meter.begin("decode", seqs, wanted + 1, wanted, this.#drafter === undefined ? "no head" : this.gate.reason);
+    const isHopeless = this.#hasHead && this.gate.isHopeless(seqs.length);
     const isShadowed = isCompared && this.#verifier.keepsHidden && this.#shadow.isDue(this.gate.isProbing);
     const nDraft = this.#guard(seqs, () => {
       const drafter = this.#drafter as Drafter;
       const n = wanted > 0 ? drafter.draft(seqs, wanted, this.#launched) : 0;
+      if (isShadowed && isHopeless) for (const seq of live) seq.headPast = Math.max(seq.headPast, seq.nPast - hintRows);
       if (isShadowed) this.#shadow.start(live, drafter.draft(live, chosen));
       this.meter.drafted(n);
       this.#verifier.run(seqs, n);
@@ -254,7 +258,7 @@ export class Engine implements EngineLoop {
     for (const seq of live) this.slots.emit(seq);
     this.meter.end();
     this.shape.noteStep(seqs.length, this.slots.inPhase("ghost"), this.meter.totalMs);
-    if (nDraft === 0 && this.#verifier.keepsHidden) this.#drafter?.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
+    if (nDraft === 0 && this.#verifier.keepsHidden && !isHopeless) this.#drafter?.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
     this.#lastDecodeMs = this.meter.costMs;
     // Drafts that were only compared, or given up, are not part of what a step of this length costs.
     const isTypical = this.meter.isSteady && !isShadowed && !(wanted > 0 && nDraft === 0);

@@ -29,6 +29,9 @@ const maxSilentSteps = 16;
 /** A price measured on a busy machine must not keep a wrong length for ever. */
 const maxPrice = 0.03;
 
+/** Drafting that promises less than this share of plain decoding's rate is hopeless for now. */
+const hopelessShare = 0.85;
+
 export type GateReason = "fixed" | "best" | "hold" | "probe" | "cannot-pay" | "idle-at-zero" | "capped";
 
 interface Probe {
@@ -109,6 +112,14 @@ export class Gate {
     for (let k = this.#least; k <= this.#options.nMax; k++) other = Math.max(other, this.rate(nSeqs, k));
     const plain = nSeqs / this.#table.stepMs(nSeqs, 0);
     return plain / Math.max(other, plain / this.rollingRatio) - 1;
+  }
+
+  /** Whether drafting is so far from paying for `nSeqs` sequences that a probe needs no more than a hint of acceptance. */
+  isHopeless(nSeqs: number): boolean {
+    if (this.#options.mode === "fixed" || this.#table === undefined || this.#forced !== undefined || this.#current > 0) return false;
+    let best = 0;
+    for (let k = this.#least; k <= this.#options.nMax; k++) best = Math.max(best, this.rate(nSeqs, k));
+    return best < hopelessShare * this.rate(nSeqs, 0);
   }
 
   /** Whether `nSeqs` sequences could win by drafts that are all accepted. */

@@ -250,6 +250,22 @@ describe("where no acceptance could pay, hidden rows are not kept", () => {
   });
 });
 
+test("a head whose drafts are never accepted is fed a hint at each probe, not all that it missed", () => {
+  const table = new CostTable({ nSeqs: [1, 2], stepMs: [[1, 1.2, 1.4], [1.5, 1.9, 2.3]], changeMs: 0, moveMs: 5, prefillBaseMs: 0, prefillRowMs: 0.1 });
+  const h = harness({ gate: "adaptive", nMax: 2, nRingRows: 512 }, { nSeq: 2, nCtxSeq: 2048, hasPlain: true, isDraftRight: () => false });
+  h.engine.gate.useTable(table);
+  for (const id of [0, 1]) h.engine.submit(request(id, prompt(9 + id, id), { maxTokens: 1500 }));
+  for (let i = 0; i < 300; i++) h.engine.step();
+  h.backend.log.length = 0;
+  for (let i = 0; i < 1000; i++) h.engine.step();
+  const head = h.backend.log.filter((d) => d.role === "head");
+  expect(head.length).toBeGreaterThan(4);
+  // Two sequences: the hint, the pending token, and the rows of the draft itself.
+  for (const decode of head) expect(decode.rows.length).toBeLessThanOrEqual(2 * (16 + 1));
+  h.runAll();
+  for (const id of [0, 1]) expect(h.tokensOf(id)).toEqual(plainText(next, prompt(9 + id, id), 1500));
+});
+
 describe("synthetic acceptance", () => {
   test("a grammar is refused: set rates would break it", () => {
     const h = harness({ nMax: 2, syntheticRates: [0.9, 0.6] });
