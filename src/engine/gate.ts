@@ -30,7 +30,7 @@ const maxSilentSteps = 16;
 const maxPrice = 0.03;
 
 /** Drafting that promises less than this share of plain decoding's rate is hopeless for now. */
-const hopelessShare = 0.85;
+const hopelessShare = 0.95;
 
 export type GateReason = "fixed" | "best" | "hold" | "probe" | "cannot-pay" | "idle-at-zero" | "capped";
 
