@@ -313,6 +313,7 @@ export class Engine implements EngineLoop {
       if (!(error instanceof DecodeError) || error.code < -1) throw error;
       this.slots.dropGhosts();
       for (const seq of seqs) {
+        if (seq.request === undefined) continue;
         this.slots.emit(seq);
         if (seq.phase !== "idle") this.slots.finish(seq, "error", error.message);
       }

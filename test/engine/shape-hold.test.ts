@@ -1,4 +1,5 @@
 import { describe, expect, test } from "vitest";
+import { DecodeError } from "../../src/engine/backend.ts";
 import { randomOperations } from "../../bench/random-operations.ts";
 import type { StepRecord } from "../../src/engine/trace.ts";
 import { hashNext } from "../fake-backend.ts";
@@ -71,6 +72,21 @@ describe("the slot of a request that ended", () => {
     expect(h.steps.filter((s) => s.kind === "prefill").map((s) => s.nOutputs)).toEqual([3, 0]);
     // Ghosts are no work: neither counted nor emitted.
     expect(h.engine.snapshot().nOutputTokens).toBe(109);
+    h.engine.checkIntegrity();
+  });
+
+  test("is left when a decode is refused: only requests end with an error", () => {
+    const h = holding(2, 4, 1000);
+    for (const id of [1, 2, 3]) h.engine.submit(request(id, prompt(9, id), { maxTokens: id === 2 ? 9 : 400 }));
+    while (!h.steps.some((s) => s.nGhosts === 1)) h.engine.step();
+    const decode = h.backend.target.decode.bind(h.backend.target);
+    h.backend.target.decode = () => {
+      h.backend.target.decode = decode;
+      throw new DecodeError(1, "no room");
+    };
+    h.runAll();
+    for (const id of [1, 3]) expect(h.finishOf(id)).toMatchObject({ reason: "error", message: "no room" });
+    expect(h.finishOf(2).reason).toBe("length");
     h.engine.checkIntegrity();
   });
 
