@@ -18,10 +18,16 @@ export class AcceptanceEstimate {
   readonly #idleDecay: number;
   readonly #prior: number;
   readonly #priorWeight: number;
+  /** Answers by position and by length, until a count changes: the gate asks a dozen times a step. */
+  readonly #conditional: Float64Array;
+  readonly #expected: Float64Array;
+  #isStale = true;
 
   constructor(nMax: number, { windowSteps = 64, idleWindowSteps = 512, prior = 0.8, priorWeight = 1 } = {}) {
     this.#accepted = new Float64Array(nMax);
     this.#reached = new Float64Array(nMax);
+    this.#conditional = new Float64Array(nMax);
+    this.#expected = new Float64Array(nMax + 1).fill(1);
     this.#decay = 1 - 1 / windowSteps;
     this.#idleDecay = 1 - 1 / idleWindowSteps;
     this.#prior = prior;
@@ -30,6 +36,7 @@ export class AcceptanceEstimate {
 
   /** One verified draft of `nDraft` tokens. Hot: allocates nothing. */
   note(nDraft: number, nAccepted: number): void {
+    this.#isStale = true;
     for (let i = 0; i < nDraft && i <= nAccepted; i++) {
       this.#reached[i] = (this.#reached[i] as number) + 1;
       if (i < nAccepted) this.#accepted[i] = (this.#accepted[i] as number) + 1;
@@ -54,22 +61,30 @@ export class AcceptanceEstimate {
 
   /** P(position i accepted | positions before it accepted). */
   conditional(i: number): number {
-    const before = i === 0 ? this.#prior : this.conditional(i - 1);
-    return ((this.#accepted[i] as number) + before * this.#priorWeight) / ((this.#reached[i] as number) + this.#priorWeight);
+    if (this.#isStale) this.#answer();
+    return this.#conditional[i] as number;
   }
 
   /** Expected tokens of one sequence in a step of draft length k: 1 + the sum of the unconditional rates. */
   expectedTokens(k: number): number {
+    if (this.#isStale) this.#answer();
+    return this.#expected[k] as number;
+  }
+
+  #answer(): void {
+    let before = this.#prior;
     let reach = 1;
-    let tokens = 1;
-    for (let i = 0; i < k; i++) {
-      reach *= this.conditional(i);
-      tokens += reach;
+    for (let i = 0; i < this.#conditional.length; i++) {
+      before = ((this.#accepted[i] as number) + before * this.#priorWeight) / ((this.#reached[i] as number) + this.#priorWeight);
+      this.#conditional[i] = before;
+      reach *= before;
+      this.#expected[i + 1] = (this.#expected[i] as number) + reach;
     }
-    return tokens;
+    this.#isStale = false;
   }
 
   #scale(i: number, factor: number): void {
+    this.#isStale = true;
     this.#reached[i] = (this.#reached[i] as number) * factor;
     this.#accepted[i] = (this.#accepted[i] as number) * factor;
   }
