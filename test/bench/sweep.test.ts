@@ -170,6 +170,6 @@ test("a recipe's first matrix is a plan too", async () => {
   const io = { out: (text: string) => void out.push(text), note: () => {}, json: false, signal: new AbortController().signal };
   const recipe = path.join(import.meta.dirname, "..", "..", "recipes", "h200-shape.yaml");
   await sweepCommand.run(checkOptions(sweepCommand.options, { plan: recipe, set: ["model=x.gguf", "llamaDir=libs"], only: ["gate"], dryRun: true }), io);
-  expect(out[0]).toBe("h200-shape: 1 servers, 8 cells, order by servers");
+  expect(out[0]).toBe("h200-shape: 1 servers, 16 cells, order by cells");
   expect(out[1]).toContain("-m x.gguf --llama-dir libs");
 });
