@@ -15,6 +15,8 @@ export class Arrivals {
   burstSize = 1;
   #nRecent = 0;
   #nInBurst = 0;
+  /** A request has ended since the last arrival. */
+  #hasEnded = false;
   /** Ends of requests that no arrival has followed yet, oldest first. */
   readonly #finishedMs: number[] = [];
   /** Share of ended requests that another follows at once: near 1 under a closed loop, near 0 for lone users. */
@@ -29,6 +31,7 @@ export class Arrivals {
   }
 
   noteFinish(now: number): void {
+    this.#hasEnded = true;
     this.#finishedMs.push(now);
   }
 
@@ -52,9 +55,17 @@ export class Arrivals {
     return n;
   }
 
+  /** Those who were waited for did not come: they have left. Else the next request of another client would stand for theirs, and its own be waited for, without end. */
+  forgetExpected(): void {
+    while (this.#finishedMs.shift() !== undefined) this.#refillShare -= refillRate * this.#refillShare;
+  }
+
   /** A larger burst teaches at once; smaller ones, when a gap has ended them, by halves. */
   #noteBurst(now: number): void {
-    if (now - this.lastMs < burstGapMs) {
+    // One after the other is no burst, however short the requests are.
+    const isBurst = now - this.lastMs < burstGapMs && !this.#hasEnded;
+    this.#hasEnded = false;
+    if (isBurst) {
       this.#nInBurst++;
       this.burstSize = Math.max(this.burstSize, this.#nInBurst);
       return;

@@ -34,7 +34,7 @@ import { drawAcceptance } from "./verify.ts";
 /** Steps in a row for which no draft could win, after which hidden rows are not read any more. */
 const maxHopeless = 64;
 /** Rows that a head is fed for a probe while drafting is far from paying: the rest stays a gap in its context. */
-const hintRows = 16;
+const hintRows = 15;
 
 export class Engine implements EngineLoop {
   readonly info: EngineInfo;
@@ -242,11 +242,11 @@ export class Engine implements EngineLoop {
     const wanted = isCompared ? 0 : chosen;
     this.meter.begin("decode", seqs, wanted + 1, wanted, this.#drafter === undefined ? "no head" : this.gate.reason);
     const isHopeless = this.#hasHead && this.gate.isHopeless(seqs.length);
-    const isShadowed = isCompared && this.#verifier.keepsHidden && this.#shadow.isDue(this.gate.isProbing);
+    const isShadowed = isCompared && (this.#verifier.keepsHidden || !this.#hasHead) && this.#shadow.isDue(this.gate.isProbing);
     const nDraft = this.#guard(seqs, () => {
       const drafter = this.#drafter as Drafter;
       const n = wanted > 0 ? drafter.draft(seqs, wanted, this.#launched) : 0;
-      if (isShadowed && isHopeless) for (const seq of live) seq.headPast = Math.max(seq.headPast, seq.nPast - hintRows);
+      if (isShadowed && isHopeless) for (const seq of live) this.#skipToHint(seq);
       if (isShadowed) this.#shadow.start(live, drafter.draft(live, chosen));
       this.meter.drafted(n);
       this.#verifier.run(seqs, n);
@@ -255,7 +255,10 @@ export class Engine implements EngineLoop {
     if (nDraft === undefined) return;
     if (nDraft > 0) this.#drafter?.afterVerify(seqs);
     if (this.#shadow.isOpen) this.#shadow.settle((n, nAccepted) => this.#noteShadow(n, nAccepted));
-    for (const seq of live) this.slots.emit(seq);
+    for (const seq of live) {
+      seq.hasDecoded = true;
+      this.slots.emit(seq);
+    }
     this.meter.end();
     this.shape.noteStep(seqs.length, this.slots.inPhase("ghost"), this.meter.totalMs);
     if (nDraft === 0 && this.#verifier.keepsHidden && !isHopeless) this.#drafter?.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
@@ -272,6 +275,14 @@ export class Engine implements EngineLoop {
     this.totals.nDraftNow = nDraft;
     this.totals.rowShape = `${seqs.length} seq x ${nDraft + 1} ${nDraft === 0 ? "row" : "rows"}`;
     this.totals.stepsAtK[nDraft] = (this.totals.stepsAtK[nDraft] ?? 0) + 1;
+  }
+
+  /** Leaves out what a head has missed but for the last rows; drafts that were never accepted must not stay behind. */
+  #skipToHint(seq: Sequence): void {
+    const first = seq.nPast - hintRows;
+    if (first <= seq.headPast || this.#backend.heads.length !== 1) return;
+    this.#backend.heads[0]?.removeFrom(seq.slot, seq.headPast);
+    seq.headPast = first;
   }
 
   /** Acceptance that a probe learned without verifying; synthetic rates replace the comparison as they do in a verify. */
@@ -311,11 +322,13 @@ export class Engine implements EngineLoop {
       return work();
     } catch (error) {
       if (!(error instanceof DecodeError) || error.code < -1) throw error;
+      this.slots.leavesGhosts = false;
       this.slots.dropGhosts();
       for (const seq of seqs) {
         if (seq.request === undefined) continue;
         this.slots.emit(seq);
-        if (seq.phase !== "idle") this.slots.finish(seq, "error", error.message);
+        // The step may have ended it before the refusal.
+        if (seq.request !== undefined) this.slots.finish(seq, "error", error.message);
       }
       this.slots.flush();
       return undefined;

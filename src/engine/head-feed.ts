@@ -19,8 +19,8 @@ export function nHeadRowsMissing(seq: Sequence, withPending: boolean): number {
   return seq.nPast + (withPending ? 1 : 0) - seq.headPast;
 }
 
-/** Drops rows whose hidden state was lost from the ring: the head keeps a gap there. Returns the number lost. */
-export function skipLostRows(seq: Sequence, fresh?: FreshHidden): number {
+/** Drops rows whose hidden state was lost from the ring: the head keeps a gap there, and no draft that was not accepted. Returns the number lost. */
+export function skipLostRows(head: DecodeContext, seq: Sequence, fresh?: FreshHidden): number {
   const first = seq.headPast;
   if (seq.ring === undefined) return 0;
   // The row of position 0 takes no hidden row, the one after it takes row 0.
@@ -29,6 +29,7 @@ export function skipLostRows(seq: Sequence, fresh?: FreshHidden): number {
   if (hasFirst) return 0;
   const next = Math.min(seq.ring.begin + 1, fresh === undefined ? Infinity : fresh.position + 1, seq.nPast);
   const nLost = Math.max(0, next - first);
+  if (nLost > 0) head.removeFrom(seq.slot, first);
   seq.headPast += nLost;
   return nLost;
 }
@@ -60,7 +61,7 @@ export function feedHead(head: DecodeContext, seqs: readonly Sequence[], fresh?:
   head.rows.n = 0;
   for (const seq of seqs) {
     const freshOfSeq = fresh?.get(seq);
-    nLost += skipLostRows(seq, freshOfSeq);
+    nLost += skipLostRows(head, seq, freshOfSeq);
     if (seq.headPast >= seq.nPast) continue;
     head.removeFrom(seq.slot, seq.headPast);
     while (seq.headPast < seq.nPast) {

@@ -39,6 +39,8 @@ export class Planner {
   /** Time of the last decode step, and its draft length. */
   #stepMs = 0;
   #nDraft = 0;
+  /** The last plan was to wait for clients whose requests have ended. */
+  #isExpecting = false;
 
   constructor(dependencies: PlannerDependencies) {
     this.#d = dependencies;
@@ -68,6 +70,8 @@ export class Planner {
     let maxPad = Number.isFinite(nRollback) && !isExact ? Math.min(maxPadRows, nRollback) : 0;
     // Padding rows need positions too.
     for (const seq of prefilling) maxPad = Math.min(maxPad, Math.max(0, seq.draftRoom + 1 - seq.nPrefillLeft));
+    const nExpected = slots.arrivals.nExpected(now);
+    if (this.#isExpecting && nExpected === 0) slots.arrivals.forgetExpected();
     const plan = schedule({
       prefillLeft: isExact ? prefillLeft.slice(0, 1) : prefillLeft,
       isFreshPrefill: prefilling.every((s) => s.nPast === s.nCached),
@@ -81,7 +85,7 @@ export class Planner {
       maxPad,
       sinceArrivalMs: now - slots.arrivals.lastMs,
       burstSize: slots.arrivals.burstSize,
-      nExpected: slots.arrivals.nExpected(now),
+      nExpected,
       holdBack: {
         maxWaitMs: config.prefillWaitMs,
         arrivalMs: Math.min(slots.arrivals.meanMs(now), this.#nextEndMs(decoding) / slots.arrivals.refillShare(now)),
@@ -89,6 +93,7 @@ export class Planner {
         marginalShare: gate.table === undefined || nDecoding === 0 ? unknownShare : marginalShare(nDecoding, gate.table.stepMs(nDecoding, 0), gate.table.stepMs(nDecoding + 1, 0)),
       },
     });
+    this.#isExpecting = plan.kind === "gather" && nExpected > 0;
     if (plan.kind !== "prefill" || nCtxSeq === nCells || nBehindGhosts > 0) return plan;
     const members = consecutiveMembers(plan.chunk.members, (i) => (prefilling[i] as Sequence).slot);
     return { kind: "prefill", chunk: { members, length: plan.chunk.length } };

@@ -247,7 +247,7 @@ export class Slots {
       timings: { queueMs: seq.startMs - seq.submittedMs, prefillMs: firstTokenMs - seq.startMs, decodeMs: now - firstTokenMs },
     });
     const isKept = this.#d.config.cachePrompt && request.cachePrompt && (reason === "stop" || reason === "length") && this.#keepHistory(seq);
-    const isGhost = !isKept && this.leavesGhosts && seq.phase === "decode" && reason !== "error" && this.#keepHistory(seq);
+    const isGhost = !isKept && this.leavesGhosts && seq.hasDecoded && reason !== "error" && this.#keepHistory(seq);
     seq.end();
     if (isGhost) seq.haunt();
     else if (!isKept) this.#empty(seq);

@@ -11,15 +11,15 @@ export interface SequenceState {
   /** Rows of each sequence in its last decode, 0 once they were rolled back. */
   readonly nLastRows: Int32Array;
   /** The forward that wrote each sequence's snapshots. A later one may move the state away from them. */
-  readonly forwardOf: Int32Array;
+  readonly forwardOf: Float64Array;
   nForwards: number;
   /** The number of the check that met the sequence last: tells whether its rows are adjacent. */
-  readonly metIn: Int32Array;
+  readonly metIn: Float64Array;
   nChecks: number;
 }
 
 export function createSequenceState(nSeq: number): SequenceState {
-  return { last: new Int32Array(nSeq).fill(-1), nLastRows: new Int32Array(nSeq), forwardOf: new Int32Array(nSeq), nForwards: 0, metIn: new Int32Array(nSeq), nChecks: 0 };
+  return { last: new Int32Array(nSeq).fill(-1), nLastRows: new Int32Array(nSeq), forwardOf: new Float64Array(nSeq), nForwards: 0, metIn: new Float64Array(nSeq), nChecks: 0 };
 }
 
 const bad = (message: string): DecodeError => new DecodeError(-1, message);

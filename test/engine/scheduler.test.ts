@@ -1,6 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { Arrivals } from "../../src/engine/arrivals.ts";
 import { schedule, type ScheduleInput } from "../../src/engine/scheduler.ts";
+import { harness, request } from "./run.ts";
 
 const waiting: ScheduleInput = {
   prefillLeft: [145],
@@ -60,6 +61,20 @@ describe("clients that send the next request when one ends", () => {
     arrivals.noteArrival(now + 103);
     expect(arrivals.nExpected(now + 104)).toBe(1);
     expect(arrivals.nExpected(now + 120)).toBe(0);
+  });
+
+  test("a client that left is waited for once, not before each request of the one that stays", () => {
+    const h = harness({}, { nSeq: 2 });
+    let id = 0;
+    const ask = (n: number): number => {
+      const startMs = h.clock.now;
+      for (let i = 0; i < n; i++) h.engine.submit(request(id++, [1, 2, 3], { maxTokens: 3 }));
+      h.runAll();
+      return h.clock.now - startMs;
+    };
+    for (let round = 0; round < 40; round++) ask(2);
+    const waits = Array.from({ length: 8 }, () => ask(1));
+    expect(Math.max(...waits.slice(2))).toBeLessThan(3);
   });
 
   test("are not expected before that, nor where nobody follows", () => {

@@ -90,6 +90,35 @@ describe("the slot of a request that ended", () => {
     h.engine.checkIntegrity();
   });
 
+  test("is not decoded on when it ends in the step that is refused half way", () => {
+    const steps: StepRecord[] = [];
+    // Two sequences of four rows fill a forward: three sequences are two decodes.
+    const h = harness({ nMax: 3, holdShape: true }, { nSeq: 4, nUbatch: 8, nRows: 64, isAsynchronous: true }, { trace: (record) => void steps.push(record) });
+    h.engine.shape.changeMs = 1000;
+    for (const id of [1, 2, 3]) h.engine.submit(request(id, prompt(5, id), { maxTokens: id === 1 ? 9 : 400 }));
+    const decode = h.backend.target.decode.bind(h.backend.target);
+    h.backend.target.decode = () => {
+      const ended = h.engine.slots.sequences.some((s) => s.finish !== undefined && s.request !== undefined);
+      if (ended) throw new DecodeError(1, "no room");
+      decode();
+    };
+    while (h.events.every((e) => e.kind !== "finish")) h.engine.step();
+    h.backend.target.decode = decode;
+    h.runAll();
+    expect(h.finishOf(1)).toMatchObject({ reason: "length", usage: { nOutput: 9 } });
+    for (const id of [2, 3]) expect(h.finishOf(id)).toMatchObject({ reason: "error", message: "no room" });
+    h.engine.checkIntegrity();
+  });
+
+  test("that never was in a decode step is not decoded on: it would change the shape", () => {
+    const h = holding(2, 4, 1000);
+    for (const id of [1, 2]) h.engine.submit(request(id, prompt(9, id), { maxTokens: 60 }));
+    for (let i = 0; i < 6; i++) h.engine.step();
+    h.engine.submit(request(3, prompt(9, 3), { maxTokens: 1 }));
+    h.runAll();
+    expect(h.steps.filter((s) => s.kind === "decode").every((s) => s.nSeqs <= 2)).toBe(true);
+  });
+
   test("is given up when it has cost what a change of shape costs", () => {
     const h = holding(2, 4, 0.3);
     for (const id of [1, 2, 3]) h.engine.submit(request(id, prompt(9, id), { maxTokens: id === 2 ? 9 : 400 }));

@@ -179,6 +179,8 @@ export class MtpHeadsDrafter implements Drafter {
     const { begin } = this.#source(j, seq);
     if (Math.max(0, place.past - 1) < begin) {
       this.times.nRowsLost += begin + 1 - place.past;
+      // Drafts that were not accepted must not stay behind in the gap.
+      this.#heads[j]?.removeFrom(seq.slot, place.past);
       place.past = Math.min(begin + 1, seq.nPast);
     }
   }

@@ -139,7 +139,7 @@ export class MtpDrafter implements Drafter {
   #startBatch(seqs: readonly Sequence[], nDraft: number): void {
     this.#head.rows.n = 0;
     for (const seq of seqs) {
-      this.times.nRowsLost += skipLostRows(seq);
+      this.times.nRowsLost += skipLostRows(this.#head, seq);
       this.#addRows(seq, seq.headPast, seq.nPast, nDraft);
       seq.headPast = seq.nPast + 1;
     }
