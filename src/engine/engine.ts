@@ -12,7 +12,7 @@ import type { EngineConfig } from "./config.ts";
 import { createDrafter } from "./drafters/create.ts";
 import type { Drafter } from "./drafters/drafter.ts";
 import { Gate } from "./gate.ts";
-import type { FreshHidden } from "./head-feed.ts";
+import { skipTo, type FreshHidden } from "./head-feed.ts";
 import type { EngineDependencies } from "./dependencies.ts";
 import type { EngineLoop } from "./loop.ts";
 import type { PrefillChunk } from "./prefill-plan.ts";
@@ -119,15 +119,17 @@ export class Engine implements EngineLoop {
   }
 
   step(): boolean {
+    const isBatched = this.#config.verify === "batched";
+    const leavesLast = this.#config.decodeLast && isBatched;
     if (this.slots.inPhase("ghost").length === 0) this.slots.admit();
     this.#chooseTier();
-    this.#holdGhosts();
-    this.#leaveLast();
+    if (this.#config.holdShape && isBatched) this.shape.holdGhosts(this.slots, this.#clock(), this.info.nMax);
+    if (leavesLast) this.shape.leaveLast(this.slots);
     const { nBehindGhosts } = this.slots;
     let plan = this.planner.plan(nBehindGhosts);
     if (plan.kind === "prefill" && nBehindGhosts > 0) {
       this.slots.admit();
-      this.#leaveLast();
+      if (leavesLast) this.shape.leaveLast(this.slots);
       plan = this.planner.plan();
     }
     switch (plan.kind) {
@@ -153,8 +155,9 @@ export class Engine implements EngineLoop {
   }
 
   /**
-   * Which context of the target decodes, and whether its hidden rows are read: only where this many sequences could win by drafts that are all accepted. Reading begins at once
-   * when that becomes so; it ends between requests, or after a while, because each change rebuilds the graph.
+   * Which context of the target decodes, and whether its hidden rows are read: only where this many sequences could win by
+   * drafts that are all accepted. Reading begins at once when that becomes so; it ends between requests, or after a while,
+   * because each change rebuilds the graph.
    */
   #chooseTier(): void {
     const { running } = this.slots;
@@ -173,29 +176,6 @@ export class Engine implements EngineLoop {
     if (this.tier.isPlain !== isPlain) this.slots.dropGhosts();
     this.#lastDecodeMs = 0;
     this.gate.zeroFactor = this.tier.zeroFactor;
-  }
-
-  /** Ghosts go on together or not at all. */
-  #holdGhosts(): void {
-    const { holdShape, verify } = this.#config;
-    const { slots, shape } = this;
-    if (!holdShape || verify !== "batched") return;
-    const ghosts = slots.inPhase("ghost");
-    const isWorth = slots.inPhase("decode").length > 0 && shape.isWorth(ghosts, slots.arrivals.refillShare(this.#clock()));
-    slots.leavesGhosts = isWorth && ghosts.every((s) => s.draftRoom > this.info.nMax);
-    if (slots.leavesGhosts || ghosts.length === 0) return;
-    slots.dropGhosts();
-    slots.admit();
-  }
-
-  /** Prompts leave their last token to the decode step where that finds its graph. */
-  #leaveLast(): void {
-    const { decodeLast, verify } = this.#config;
-    const { slots, shape } = this;
-    if (!decodeLast || verify !== "batched") return;
-    const prefilling = slots.inPhase("prefill");
-    const leavesLast = shape.isWorthWaiting(prefilling.length, slots.decoded.length + prefilling.length);
-    for (const seq of prefilling) seq.leavesLast = leavesLast && seq.nPast < seq.nPrompt - 1;
   }
 
   /** Reads `chunk.length` prompt rows of each member; a member whose prompt is complete gets its first token. */
@@ -246,7 +226,8 @@ export class Engine implements EngineLoop {
     const nDraft = this.#guard(seqs, () => {
       const drafter = this.#drafter as Drafter;
       const n = wanted > 0 ? drafter.draft(seqs, wanted, this.#launched) : 0;
-      if (isShadowed && isHopeless) for (const seq of live) this.#skipToHint(seq);
+      const [head, ...others] = this.#backend.heads;
+      if (isShadowed && isHopeless && head !== undefined && others.length === 0) for (const seq of live) skipTo(head, seq, seq.nPast - hintRows);
       if (isShadowed) this.#shadow.start(live, drafter.draft(live, chosen));
       this.meter.drafted(n);
       this.#verifier.run(seqs, n);
@@ -270,19 +251,7 @@ export class Engine implements EngineLoop {
     if (isTypical && isRollingZero && this.gate.table !== undefined) this.tier.noteRolling(this.meter.costMs / this.gate.table.stepMs(seqs.length, 0));
     this.gate.endStep(seqs.length, nDraft, isTypical && !isRollingZero ? this.meter.costMs : undefined);
     this.planner.noteDecode(this.meter.totalMs, nDraft);
-    this.totals.nSteps++;
-    this.totals.decodeMs += this.meter.totalMs;
-    this.totals.nDraftNow = nDraft;
-    this.totals.rowShape = `${seqs.length} seq x ${nDraft + 1} ${nDraft === 0 ? "row" : "rows"}`;
-    this.totals.stepsAtK[nDraft] = (this.totals.stepsAtK[nDraft] ?? 0) + 1;
-  }
-
-  /** Leaves out what a head has missed but for the last rows; drafts that were never accepted must not stay behind. */
-  #skipToHint(seq: Sequence): void {
-    const first = seq.nPast - hintRows;
-    if (first <= seq.headPast || this.#backend.heads.length !== 1) return;
-    this.#backend.heads[0]?.removeFrom(seq.slot, seq.headPast);
-    seq.headPast = first;
+    this.totals.noteDecode(seqs.length, nDraft, this.meter.totalMs);
   }
 
   /** Acceptance that a probe learned without verifying; synthetic rates replace the comparison as they do in a verify. */

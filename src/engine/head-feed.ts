@@ -19,7 +19,7 @@ export function nHeadRowsMissing(seq: Sequence, withPending: boolean): number {
   return seq.nPast + (withPending ? 1 : 0) - seq.headPast;
 }
 
-/** Drops rows whose hidden state was lost from the ring: the head keeps a gap there, and no draft that was not accepted. Returns the number lost. */
+/** Drops rows whose hidden state was lost from the ring: the head keeps a gap there. Returns the number lost. */
 export function skipLostRows(head: DecodeContext, seq: Sequence, fresh?: FreshHidden): number {
   const first = seq.headPast;
   if (seq.ring === undefined) return 0;
@@ -28,8 +28,16 @@ export function skipLostRows(head: DecodeContext, seq: Sequence, fresh?: FreshHi
   const hasFirst = seq.ring.has(source) || (fresh !== undefined && source >= fresh.position);
   if (hasFirst) return 0;
   const next = Math.min(seq.ring.begin + 1, fresh === undefined ? Infinity : fresh.position + 1, seq.nPast);
-  const nLost = Math.max(0, next - first);
-  if (nLost > 0) head.removeFrom(seq.slot, first);
+  return skipTo(head, seq, next);
+}
+
+/**
+ * The head goes on at `position`: what it missed before stays a gap, and no draft that was not accepted stays behind in it.
+ * @returns rows left out
+ */
+export function skipTo(head: DecodeContext, seq: Sequence, position: number): number {
+  const nLost = Math.max(0, position - seq.headPast);
+  if (nLost > 0) head.removeFrom(seq.slot, seq.headPast);
   seq.headPast += nLost;
   return nLost;
 }

@@ -17,7 +17,7 @@ export interface ScheduleInput {
   readonly nStreaming: number;
   /** Free slots that a further request could take. */
   readonly nFreeSlots: number;
-  /** Time since the first of the waiting prompts got its slot. */
+  /** Time since the first of the waiting prompts was submitted. */
   readonly waitedMs: number;
   /** Decode time gained since the last prefill minus the prefill time it has to make up for; prefill may run at >= 0. */
   readonly decodeCreditMs: number;
@@ -68,7 +68,9 @@ export function schedule(input: ScheduleInput): Plan {
  * An idle engine that usually gets its requests in bursts waits until no further one has come for a moment: the first of
  * sixteen would otherwise be read alone, and the other fifteen wait for it.
  */
-export function shouldGather({ prefillLeft, isFreshPrefill, nFreeSlots, waitedMs, sinceArrivalMs, burstSize, nExpected }: ScheduleInput): boolean {
+export function shouldGather({ prefillLeft, isFreshPrefill, nFreeSlots, waitedMs, holdBack, sinceArrivalMs, burstSize, nExpected }: ScheduleInput): boolean {
+  // Where a forward costs nothing apart from its rows (a CPU), company saves nothing.
+  if (holdBack.maxWaitMs === 0 || holdBack.forwardBaseMs === 0) return false;
   if (!isFreshPrefill || nFreeSlots === 0) return false;
   if (nExpected > 0) return true;
   const gapMs = prefillLeft.length < Math.round(burstSize) ? burstGapMs : moreMs;

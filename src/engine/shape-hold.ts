@@ -11,6 +11,7 @@
  *   at most as long as its rows cost less than the change that they avoid (ski rental: never worse than twice the best).
  */
 import type { Sequence } from "./sequence.ts";
+import type { Slots } from "./slots.ts";
 
 export class ShapeHold {
   /** Price of a change of shape; 0, not known: nothing is held. */
@@ -33,6 +34,23 @@ export class ShapeHold {
     let spentMs = 0;
     for (const ghost of ghosts) spentMs += ghost.ghostMs;
     return refillShare >= 0.5 && spentMs + ghosts.length * this.#msPerSeq < this.changeMs;
+  }
+
+  /** Before a step: ghosts go on together or not at all; when they go, waiting requests come in. */
+  holdGhosts(slots: Slots, now: number, nMax: number): void {
+    const ghosts = slots.inPhase("ghost");
+    const isWorth = slots.inPhase("decode").length > 0 && this.isWorth(ghosts, slots.arrivals.refillShare(now));
+    slots.leavesGhosts = isWorth && ghosts.every((s) => s.draftRoom > nMax);
+    if (slots.leavesGhosts || ghosts.length === 0) return;
+    slots.dropGhosts();
+    slots.admit();
+  }
+
+  /** Before a step: prompts leave their last token to the decode step where that finds its graph. */
+  leaveLast(slots: Slots): void {
+    const prefilling = slots.inPhase("prefill");
+    const leavesLast = this.isWorthWaiting(prefilling.length, slots.decoded.length + prefilling.length);
+    for (const seq of prefilling) seq.leavesLast = leavesLast && seq.nPast < seq.nPrompt - 1;
   }
 
   /** A decode step of `nSeqs` sequences took `ms`. A ghost's part is counted as that of a whole sequence, which is somewhat too much. */

@@ -8,9 +8,10 @@ import type { Backend } from "./backend.ts";
 import type { EngineConfig } from "./config.ts";
 import type { Drafter } from "./drafters/drafter.ts";
 import type { EventSink } from "./loop.ts";
-import { byUrgency, canServe, chooseSlot, reusableHistory, type FreeSlot } from "./placement.ts";
+import { byUrgency, chooseSlot, reusableHistory, type FreeSlot } from "./placement.ts";
 import { PromptCache, restoreSlot, saveSlot } from "./prompt-cache.ts";
-import type { EngineEvent, FinishEvent, FinishReason, GenerateRequest } from "./request.ts";
+import { unstartedEvent, whyNot } from "./refusal.ts";
+import type { EngineEvent, FinishReason, GenerateRequest } from "./request.ts";
 import { Sequence, type SequencePhase, type SequenceShape } from "./sequence.ts";
 import type { EngineTotals } from "./totals.ts";
 
@@ -118,7 +119,7 @@ export class Slots {
 
   submit(request: GenerateRequest): boolean {
     const now = this.#d.clock();
-    const problem = this.#whyNot(request);
+    const problem = whyNot(request, this.#d.shape, this.#d.config, this.sequences);
     if (problem !== undefined) {
       this.#outbox.push(unstartedEvent(request, "error", problem));
       return true;
@@ -297,30 +298,4 @@ export class Slots {
     this.#outbox = [];
     this.#d.sink(events);
   }
-
-  /** Why the request can never run here; undefined when it can. */
-  #whyNot(request: GenerateRequest): string | undefined {
-    const { shape } = this.#d;
-    const n = request.prompt.length;
-    if (n === 0) return "the prompt has no tokens";
-    if (n > shape.nCtxSeq) return `the prompt has ${n} tokens, a slot holds ${shape.nCtxSeq}; raise --ctx-size or lower --parallel`;
-    const isSynthetic = this.#d.config.syntheticRates !== undefined;
-    if (isSynthetic && request.nLogprobs !== undefined) return "log probabilities mean nothing with synthetic acceptance";
-    if (isSynthetic && request.grammar !== undefined) return "a grammar cannot hold with synthetic acceptance: drafts are taken unseen";
-    if (!this.sequences.some((s) => canServe(s.sampling, request)))
-      return "the request needs all logits (grammar, penalties, bias, logprobs or a wide top_k) and no slot has them; start the server with --host-slots 1 or --sampling host";
-    return undefined;
-  }
-}
-
-function unstartedEvent(request: GenerateRequest, reason: FinishReason, message?: string): FinishEvent {
-  return {
-    kind: "finish",
-    id: request.id,
-    reason,
-    ...(message === undefined ? {} : { message, isRefusal: true }),
-    usage: { nPrompt: request.prompt.length, nCached: 0, nOutput: 0 },
-    draft: { nDrafts: 0, nDrafted: 0, nAccepted: 0, acceptedAt: [], reachedAt: [] },
-    timings: { queueMs: 0, prefillMs: 0, decodeMs: 0 },
-  };
 }

@@ -18,4 +18,13 @@ export class EngineTotals {
     this.draft = new DraftCounts(nMax);
     this.stepsAtK = Array.from({ length: nMax + 1 }, () => 0);
   }
+
+  /** A decode step of `nSeqs` sequences with `nDraft` drafts each took `ms`. */
+  noteDecode(nSeqs: number, nDraft: number, ms: number): void {
+    this.nSteps++;
+    this.decodeMs += ms;
+    this.nDraftNow = nDraft;
+    this.rowShape = `${nSeqs} seq x ${nDraft + 1} ${nDraft === 0 ? "row" : "rows"}`;
+    this.stepsAtK[nDraft] = (this.stepsAtK[nDraft] ?? 0) + 1;
+  }
 }

@@ -36,6 +36,11 @@ describe("an idle engine with a prompt to read", () => {
     expect(kind({ prefillLeft: eight, burstSize: 8, sinceArrivalMs: 4 })).toBe("prefill");
   });
 
+  test("never waits when told so, or where a shared forward saves nothing", () => {
+    expect(kind({ burstSize: 16, nExpected: 2, holdBack: { ...waiting.holdBack, maxWaitMs: 0 } })).toBe("prefill");
+    expect(kind({ burstSize: 16, nExpected: 2, holdBack: { ...waiting.holdBack, forwardBaseMs: 0 } })).toBe("prefill");
+  });
+
   test("waits for clients whose requests have just ended, however long the first has waited", () => {
     expect(kind({ nExpected: 2, waitedMs: 90, sinceArrivalMs: 50 })).toBe("gather");
     expect(kind({ nExpected: 2, nFreeSlots: 0 })).toBe("prefill");
@@ -64,7 +69,8 @@ describe("clients that send the next request when one ends", () => {
   });
 
   test("a client that left is waited for once, not before each request of the one that stays", () => {
-    const h = harness({}, { nSeq: 2 });
+    const h = harness({ prefillWaitMs: 100 }, { nSeq: 2 });
+    h.engine.planner.prefillCost = { baseMs: 40, rowMs: 0.1 };
     let id = 0;
     const ask = (n: number): number => {
       const startMs = h.clock.now;
@@ -74,6 +80,7 @@ describe("clients that send the next request when one ends", () => {
     };
     for (let round = 0; round < 40; round++) ask(2);
     const waits = Array.from({ length: 8 }, () => ask(1));
+    expect(waits[0]).toBeGreaterThan(10);
     expect(Math.max(...waits.slice(2))).toBeLessThan(3);
   });
 
