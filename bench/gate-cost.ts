@@ -3,14 +3,19 @@
  * requests in turn, processor time of all their processes for each output token (wall time beside it). Processor time,
  * because a busy machine changes it little; where one thread computes and nothing waits, their ratio is that of the speeds.
  *
- *   npm run bench:gate -- MODEL HEAD [ROUNDS]
+ * Two servers with the same flags differ by up to 2% for as long as they live (where their memory lies), so the unit is a
+ * start: both servers anew, ROUNDS rounds in turn, the median of their ratios (a neighbour's burst of work hits one round);
+ * the interval is over the starts.
+ *
+ *   npm run bench:gate -- MODEL HEAD [STARTS] [ROUNDS] [same]      same: two servers without a head, for the noise
  */
 import { spawn, type ChildProcess } from "node:child_process";
 import * as fs from "node:fs";
 import { fileURLToPath } from "node:url";
+import { median } from "../src/util/stats.ts";
 import { renderMarkdown } from "../src/util/table.ts";
 
-const [model = "", head = "", rounds = "20"] = process.argv.slice(2);
+const [model = "", head = "", starts = "16", rounds = "8", same] = process.argv.slice(2);
 const nSlots = 16;
 const settings = [
   { concurrency: 1, nTokens: 600 },
@@ -63,39 +68,58 @@ async function load({ url, process: { pid } }: Server, concurrency: number, nTok
   return { cpuMs: (cpuNs(pid as number) - startNs) / 1e6 / n, wallMs: (performance.now() - startMs) / n };
 }
 
-/** Mean of the paired ratios (of logarithms) and its 95% interval. */
-function meanRatio(pairs: readonly (readonly [a: number, b: number])[]): { mean: number; low: number; high: number } {
-  const logs = pairs.map(([a, b]) => Math.log(a / b));
-  const mean = logs.reduce((x, y) => x + y, 0) / logs.length;
-  const error = Math.sqrt(logs.reduce((sum, x) => sum + (x - mean) ** 2, 0) / (logs.length - 1) / logs.length);
-  // Student's t at 20 rounds; a little wide for more.
-  return { mean: Math.exp(mean), low: Math.exp(mean - 2.09 * error), high: Math.exp(mean + 2.09 * error) };
+const mean = (xs: readonly number[]): number => xs.reduce((sum, x) => sum + x, 0) / xs.length;
+
+/** Two-sided 95% points of Student's t by degrees of freedom; in between, the wider. */
+const studentT = [[1, 12.71], [2, 4.3], [3, 3.18], [4, 2.78], [5, 2.57], [7, 2.36], [9, 2.26], [11, 2.2], [15, 2.13], [19, 2.09], [29, 2.05]] as const;
+
+/** Geometric mean of ratios, given as logarithms, and its 95% interval. */
+function showRatio(logs: readonly number[]): string {
+  const middle = mean(logs);
+  const error = Math.sqrt(logs.reduce((sum, x) => sum + (x - middle) ** 2, 0) / (logs.length - 1) / logs.length);
+  const t = studentT.findLast(([df]) => df <= logs.length - 1)?.[1] ?? Infinity;
+  return `${Math.exp(middle).toFixed(3)} [${Math.exp(middle - t * error).toFixed(3)}, ${Math.exp(middle + t * error).toFixed(3)}]`;
 }
 
-const servers = [await start("no head", 18_431, ["--spec-type", "none"]), await start("gate", 18_432, ["--spec-type", "draft-mtp", "--spec-draft-model", head, "--spec-draft-n-max", "3", "--spec-gate", "adaptive"])] as const;
-try {
-  const rows: string[][] = [];
-  for (const { concurrency, nTokens } of settings) {
-    const results: [{ cpuMs: number; wallMs: number }, { cpuMs: number; wallMs: number }][] = [];
-    for (let round = 0; round <= Number(rounds); round++) {
-      const order = round % 2 === 0 ? [0, 1] : [1, 0];
-      const pair = [];
-      for (const i of order) pair[i] = await load(servers[i] as Server, concurrency, nTokens, round);
-      // The first round warms up and lets the gate find out.
-      if (round > 0) results.push(pair as (typeof results)[number]);
-      process.stderr.write(`c${concurrency} round ${round}: processor time a token ${pair.map((p) => p?.cpuMs.toFixed(3)).join(" and ")} ms\n`);
+const gateFlags = ["--spec-type", "draft-mtp", "--spec-draft-model", head, "--spec-draft-n-max", "3", "--spec-gate", "adaptive"];
+
+/** One start of both servers: by concurrency, the logarithms of its two ratios. */
+async function runStart(n: number): Promise<{ cpu: number; wall: number }[]> {
+  const none = (): Promise<Server> => start("no head", 18_431, ["--spec-type", "none"]);
+  const gate = (): Promise<Server> => start("gate", 18_432, same === undefined ? gateFlags : ["--spec-type", "none"]);
+  // Who is started first may get the better memory.
+  const servers = n % 2 === 0 ? [await none(), await gate()] : [await gate(), await none()].toReversed();
+  try {
+    const ratios: { cpu: number; wall: number }[] = [];
+    for (const { concurrency, nTokens } of settings) {
+      const logs: { cpu: number; wall: number }[] = [];
+      for (let round = 0; round <= Number(rounds); round++) {
+        const pair: { cpuMs: number; wallMs: number }[] = [];
+        for (const i of round % 2 === 0 ? [0, 1] : [1, 0]) pair[i] = await load(servers[i] as Server, concurrency, nTokens, round);
+        const [a, b] = pair as [{ cpuMs: number; wallMs: number }, { cpuMs: number; wallMs: number }];
+        // The first round warms up and lets the gate find out.
+        if (round > 0) logs.push({ cpu: Math.log(a.cpuMs / b.cpuMs), wall: Math.log(a.wallMs / b.wallMs) });
+      }
+      const ratio = { cpu: median(logs.map((x) => x.cpu)), wall: median(logs.map((x) => x.wall)) };
+      ratios.push(ratio);
+      process.stderr.write(`start ${n + 1}, c${concurrency}: ${Math.exp(ratio.cpu).toFixed(3)} by processor time, ${Math.exp(ratio.wall).toFixed(3)} by wall time\n`);
     }
-    const cpu = meanRatio(results.map(([none, gate]) => [none.cpuMs, gate.cpuMs]));
-    const wall = meanRatio(results.map(([none, gate]) => [none.wallMs, gate.wallMs]));
-    const show = (r: typeof cpu): string => `${r.mean.toFixed(3)} [${r.low.toFixed(3)}, ${r.high.toFixed(3)}]`;
-    rows.push([`c${concurrency}`, show(cpu), show(wall)]);
+    for (const { name, url } of servers) {
+      const status = (await (await fetch(`${url}/status`)).json()) as { engine: { stepsAtK: number[]; gateReason: string } };
+      process.stderr.write(`${name}: steps by draft length ${status.engine.stepsAtK.join("/")}, ${status.engine.gateReason}\n`);
+    }
+    return ratios;
+  } finally {
+    await Promise.all(servers.map(async ({ process: child }) => {
+      const isGone = new Promise((resolve) => child.once("exit", resolve));
+      child.kill("SIGTERM");
+      await isGone;
+    }));
   }
-  const columns = [{ title: "streams" }, { title: "by processor time", align: "right" as const }, { title: "by wall time", align: "right" as const }];
-  console.log(renderMarkdown({ columns, rows }));
-  for (const { name, url } of servers) {
-    const status = (await (await fetch(`${url}/status`)).json()) as { engine: { stepsAtK: number[]; gateReason: string } };
-    console.log(`\n${name}: steps by draft length ${status.engine.stepsAtK.join("/")}, ${status.engine.gateReason}`);
-  }
-} finally {
-  for (const { process: child } of servers) child.kill("SIGTERM");
 }
+
+const results: { cpu: number; wall: number }[][] = [];
+for (let n = 0; n < Number(starts); n++) results.push(await runStart(n));
+const columns = [{ title: "streams" }, { title: "by processor time", align: "right" as const }, { title: "by wall time", align: "right" as const }];
+const rows = settings.map(({ concurrency }, i) => [`c${concurrency}`, showRatio(results.map((r) => r[i]?.cpu as number)), showRatio(results.map((r) => r[i]?.wall as number))]);
+console.log(renderMarkdown({ columns, rows }));

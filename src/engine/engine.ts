@@ -31,10 +31,11 @@ import { EngineTotals } from "./totals.ts";
 import { Verifier } from "./verifier.ts";
 import { drawAcceptance } from "./verify.ts";
 
-/** Steps in a row for which no draft could win, after which hidden rows are not read any more. */
-const maxHopeless = 64;
-/** Rows that a head is fed for a probe while drafting is far from paying: the rest stays a gap in its context. */
-const hintRows = 15;
+/** Steps in a row that need no hidden rows, after which a GPU does not read them any more: its graph is captured anew then. */
+const maxUnread = 64;
+/** While drafting is far from paying, a probe asks this many sequences, and feeds the head this many rows of each: the rest stays a gap in its context. */
+const hintSeqs = 8;
+const hintRows = 7;
 
 export class Engine implements EngineLoop {
   readonly info: EngineInfo;
@@ -46,8 +47,8 @@ export class Engine implements EngineLoop {
   readonly tier: Tier;
   readonly shape = new ShapeHold();
   readonly #shadow = new ShadowDrafts();
-  /** Steps for which no draft length could win. */
-  #nHopeless = 0;
+  /** Steps in a row for which no hidden rows were needed. */
+  #nUnread = 0;
   readonly #backend: Backend;
   readonly #target: DecodeContext;
   readonly #config: EngineConfig;
@@ -156,18 +157,21 @@ export class Engine implements EngineLoop {
 
   /**
    * Which context of the target decodes, and whether its hidden rows are read: only where this many sequences could win by
-   * drafts that are all accepted. Reading begins at once when that becomes so; it ends between requests, or after a while,
-   * because each change rebuilds the graph.
+   * drafts that are all accepted. Reading begins at once when that becomes so. On a GPU it ends between requests, or after
+   * a while, because each change costs a captured graph. On a CPU a change costs nothing while the rows do (the last layer
+   * computes all of a prompt's), so there a head that is far from paying has them read before a probe only.
    */
   #chooseTier(): void {
     const { running } = this.slots;
     if (!this.tier.hasPlain || running.length === 0) return;
     const prefilling = this.slots.inPhase("prefill");
-    const canPay = this.gate.canPayAt(running.length);
-    this.#nHopeless = canPay ? 0 : this.#nHopeless + 1;
-    if (this.#hasHead && (canPay || this.#nHopeless > maxHopeless || (running.length === prefilling.length && prefilling.every((s) => s.nPast === 0)))) {
-      this.#target.setHiddenOutput(canPay);
-      this.#verifier.keepsHidden = canPay;
+    const { isAsynchronous } = this.#backend.description;
+    const waits = !isAsynchronous && this.gate.stepsToProbe > hintRows + 1 && this.gate.isHopeless(running.length);
+    const isRead = !waits && this.gate.canPayAt(running.length);
+    this.#nUnread = isRead ? 0 : this.#nUnread + 1;
+    if (this.#hasHead && (isRead || !isAsynchronous || this.#nUnread > maxUnread || (running.length === prefilling.length && prefilling.every((s) => s.nPast === 0)))) {
+      this.#target.setHiddenOutput(isRead);
+      this.#verifier.keepsHidden = isRead;
     }
     this.gate.rollingRatio = this.tier.rollingRatio;
     const { isPlain } = this.tier;
@@ -227,8 +231,10 @@ export class Engine implements EngineLoop {
       const drafter = this.#drafter as Drafter;
       const n = wanted > 0 ? drafter.draft(seqs, wanted, this.#launched) : 0;
       const [head, ...others] = this.#backend.heads;
-      if (isShadowed && isHopeless && head !== undefined && others.length === 0) for (const seq of live) skipTo(head, seq, seq.nPast - hintRows);
-      if (isShadowed) this.#shadow.start(live, drafter.draft(live, chosen));
+      if (isShadowed) {
+        const asked = isHopeless && head !== undefined && others.length === 0 ? this.#hinted(live, head) : live;
+        this.#shadow.start(asked, drafter.draft(asked, chosen));
+      }
       this.meter.drafted(n);
       this.#verifier.run(seqs, n);
       return n;
@@ -252,6 +258,13 @@ export class Engine implements EngineLoop {
     this.gate.endStep(seqs.length, nDraft, isTypical && !isRollingZero ? this.meter.costMs : undefined);
     this.planner.noteDecode(this.meter.totalMs, nDraft);
     this.totals.noteDecode(seqs.length, nDraft, this.meter.totalMs);
+  }
+
+  /** Some sequences, others each time, whose next drafts a probe may have for the price of a few rows. */
+  #hinted(live: readonly Sequence[], head: DecodeContext): readonly Sequence[] {
+    const asked = live.length <= hintSeqs ? live : Array.from({ length: hintSeqs }, (_, i) => live[(this.totals.nSteps + i) % live.length] as Sequence);
+    for (const seq of asked) skipTo(head, seq, seq.nPast - hintRows);
+    return asked;
   }
 
   /** Acceptance that a probe learned without verifying; synthetic rates replace the comparison as they do in a verify. */

@@ -122,6 +122,11 @@ export class Gate {
     return best < hopelessShare * this.rate(nSeqs, 0);
   }
 
+  /** Steps at length 0 until the next probe; 0 while drafting or probing. */
+  get stepsToProbe(): number {
+    return this.isDrafting ? 0 : Math.max(0, this.#probeAfter - this.#stepsAtZero);
+  }
+
   /** Whether `nSeqs` sequences could win by drafts that are all accepted. */
   canPayAt(nSeqs: number): boolean {
     if (this.#options.mode === "fixed" || this.#table === undefined || this.#forced !== undefined) return true;

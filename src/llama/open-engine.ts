@@ -93,13 +93,13 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
     memory: memoryNow(gpus.length > 0 ? used : undefined),
   });
   const isAdaptive = engine.info.nMax > 0 && options.specGate === "adaptive";
-  // A CPU's prefill time is proportional to its rows: there is nothing to gain from reading prompts together.
   if (isAdaptive || gpus.length > 0) {
     isCalibrating = true;
     if (isAdaptive) {
       const data = keptTable(costTableFile(options, backend, hooks.cacheDir), engine.info.nMax, () => calibrate(engine, { onProgress: (done, total) => hooks.progress?.(done / total, "calibration") }));
       engine.gate.useTable(new CostTable(data));
-      engine.planner.prefillCost = { baseMs: data.prefillBaseMs, rowMs: data.prefillRowMs };
+      // A CPU's prefill time is proportional to its rows, whatever noise says: waiting to read prompts together gains nothing there.
+      engine.planner.prefillCost = { baseMs: gpus.length > 0 ? data.prefillBaseMs : 0, rowMs: data.prefillRowMs };
       engine.tier.msPerMove = data.moveMs;
       engine.shape.changeMs = data.changeMs;
     } else {
