@@ -20,7 +20,8 @@ export const command = defineCommand({
   summary: "measure servers against each other over concurrencies and rounds, from a plan file",
   details: "The plan names servers by URL or by command line, loads and rounds (docs/metrics.md has its keys). Cells that are measured are kept: run it again to go on.",
   options: z.strictObject({
-    plan: z.string().meta({ description: "plan file, YAML or JSON, or a recipe, whose first matrix is measured" }),
+    plan: z.string().meta({ description: "plan file, YAML or JSON, or a recipe" }),
+    matrix: z.string().optional().meta({ description: "step of the recipe whose matrix is measured; default: the first that has one", placeholder: "ID" }),
     output: z.string().optional().meta({ short: "o", description: "folder for raw files, logs and tables; default runs/sweep-NAME", placeholder: "DIR" }),
     set: z.array(z.string()).default([]).meta({ description: "value for a {NAME} of the plan", placeholder: "NAME=VALUE" }),
     only: z.array(z.string()).default([]).meta({ description: "only this server", placeholder: "NAME" }),
@@ -32,7 +33,7 @@ export const command = defineCommand({
   }),
   positionals: ["plan"],
   async run(options, io) {
-    const loaded = loadPlanOrRecipe(options.plan, options.set);
+    const loaded = loadPlanOrRecipe(options.plan, options.set, options.matrix);
     const plan: SweepPlan = {
       ...loaded,
       servers: loaded.servers.filter((s) => options.only.length === 0 || options.only.includes(s.name)),
@@ -57,14 +58,18 @@ export const command = defineCommand({
   },
 });
 
-/** Of a recipe the first matrix is the plan. */
-function loadPlanOrRecipe(file: string, sets: readonly string[]): SweepPlan {
+/** Of a recipe one step's matrix is the plan. */
+function loadPlanOrRecipe(file: string, sets: readonly string[], id: string | undefined): SweepPlan {
   const where = path.basename(file);
   const raw = readYaml(file, "plan");
-  if (typeof raw !== "object" || raw === null || !("steps" in raw)) return checkPlan(raw, sets, where);
+  if (typeof raw !== "object" || raw === null || !("steps" in raw)) {
+    if (id !== undefined) throw usageError(`--matrix ${id}: ${where} is a plan, not a recipe with steps; leave it out`);
+    return checkPlan(raw, sets, where);
+  }
   const recipe = checkRecipe(raw, { sets, where });
-  const step = recipe.steps.find((s) => s.matrix !== undefined);
-  if (step?.matrix === undefined) throw usageError(`${where}: no step of this recipe has a matrix to measure`);
+  const withMatrix = recipe.steps.filter((s) => s.matrix !== undefined);
+  const step = id === undefined ? withMatrix[0] : withMatrix.find((s) => s.id === id);
+  if (step?.matrix === undefined) throw usageError(`${where}: ${id === undefined ? "no step of this recipe has a matrix to measure" : `no step "${id}" with a matrix; there is ${withMatrix.map((s) => s.id).join(", ")}`}`);
   return { ...matrixPlan(recipe, step, step.matrix), name: recipe.name, title: recipe.title };
 }
 

@@ -101,7 +101,7 @@ function engineStart(options: ServeOptions): EngineStart {
   const known = new Set(Object.keys(engineOptions.shape));
   const engine = Object.fromEntries(Object.entries(options).filter(([key]) => known.has(key))) as EngineStart["engine"];
   // The parent counts running and waiting requests together; a burst waits whole in the engine until its next step.
-  return { engine, maxQueue: options.maxQueue + options.parallel };
+  return { engine, maxQueue: options.maxQueue + options.parallel, nGroups: options.decodeGroups, hangMs: options.hangTimeout * 1000 };
 }
 
 function announce(url: string, settings: ServerSettings, info: { readonly nSlots: number; readonly nCtxSeq: number; readonly nMax: number; readonly device: string; readonly loadMs: number; readonly loadedBytes: number } | undefined, options: ServeOptions, io: Io): void {

@@ -26,6 +26,7 @@ export const serverOptions = z.strictObject({
   corsOrigins: z.string().optional().meta({ description: "origins that browsers may call from, comma-separated; * for all; default: none", placeholder: "LIST" }),
   timeout: z.number().min(0).default(600).meta({ description: "most seconds for one request; 0: no limit", placeholder: "S" }),
   maxQueue: z.int().min(0).default(512).meta({ description: "requests that may wait for a slot; more get 429", placeholder: "N" }),
+  decodeGroups: z.int().min(1).max(64).default(1).meta({ description: "slots in this many groups that decode at the same time, each with contexts of its own: a few rows leave most of a large GPU idle", placeholder: "N" }),
   maxBodyMib: z.number().min(0.001).default(16).meta({ description: "largest request body", placeholder: "MIB" }),
   drainTimeout: z.number().min(0).default(30).meta({ description: "seconds that running requests get after SIGTERM or Ctrl-C", placeholder: "S" }),
   hangTimeout: z.number().min(0).default(120).meta({ description: "seconds without a sign of life before the engine is restarted; 0: never", placeholder: "S" }),
@@ -44,5 +45,6 @@ export type ServeOptions = z.output<typeof serveOptions>;
 /** @throws {UserError} exit code 2. */
 export function checkServeOptions(options: ServeOptions): void {
   checkEngineOptions(options);
+  if (options.decodeGroups > options.parallel) throw usageError(`--decode-groups ${options.decodeGroups} is above --parallel ${options.parallel}: each group needs a slot; lower it`);
   if (options.apiKey.some((key) => /[^\x21-\x7e]/.test(key))) throw usageError("--api-key takes printable ASCII without spaces: a header carries it");
 }

@@ -12,6 +12,10 @@ export interface CalibrationOptions {
   readonly nWarmSteps?: number;
   readonly nTimedSteps?: number;
   readonly onProgress?: (done: number, total: number) => void;
+  /** Waits for engines that calibrate at the same time, so that the same is measured in all of them at once. */
+  readonly meet?: () => void;
+  /** Most sequences at once; default: all slots. */
+  readonly nMost?: number;
 }
 
 /** Powers of two up to the number of slots, and that number. */
@@ -25,8 +29,8 @@ const promptLength = 32;
 
 /** Runs on an idle engine and leaves it idle; the engine's counters and beliefs are cleared afterwards by the caller. */
 export function calibrate(engine: Engine, options: CalibrationOptions = {}): CostTableData {
-  const { nWarmSteps = 4, nTimedSteps = 8, onProgress } = options;
-  const nSeqs = calibrationSizes(nAlike(engine));
+  const { nWarmSteps = 4, nTimedSteps = 8, onProgress, meet = () => {}, nMost = Infinity } = options;
+  const nSeqs = calibrationSizes(Math.min(nMost, nAlike(engine)));
   const { nMax } = engine.info;
   const stepMs: number[][] = [];
   const changes: number[] = [];
@@ -34,6 +38,7 @@ export function calibrate(engine: Engine, options: CalibrationOptions = {}): Cos
     const row: number[] = [];
     for (let k = 0; k <= nMax; k++) {
       onProgress?.(i * (nMax + 1) + k, nSeqs.length * (nMax + 1));
+      meet();
       const times = timeSteps(engine, n, k, nWarmSteps + nTimedSteps);
       // A busy machine only ever adds time, so the lower quartile is nearer to the truth than the middle.
       const steady = quantile(times.slice(nWarmSteps), 0.25);
@@ -43,7 +48,7 @@ export function calibrate(engine: Engine, options: CalibrationOptions = {}): Cos
     stepMs.push(row);
   }
   engine.gate.force(undefined);
-  const { baseMs, rowMs } = calibratePrefill(engine);
+  const { baseMs, rowMs } = calibratePrefill(engine, meet);
   return { nSeqs, stepMs, changeMs: Math.max(0, changes.length === 0 ? 0 : median(changes)), moveMs: engine.tier.hasPlain ? engine.tier.msPerMove : 0, prefillBaseMs: baseMs, prefillRowMs: rowMs };
 }
 
@@ -79,12 +84,13 @@ function timeSteps(engine: Engine, n: number, k: number, nSteps: number): number
 }
 
 /** Prefill time of a forward as baseMs + rowMs * rows: one prompt against several, the median of three. */
-export function calibratePrefill(engine: Engine): { baseMs: number; rowMs: number } {
+export function calibratePrefill(engine: Engine, meet: () => void = () => {}): { baseMs: number; rowMs: number } {
   const length = Math.min(96, Math.max(1, engine.info.nCtxSeq - 2));
   const nMany = Math.min(4, nAlike(engine));
   const time = (n: number): number =>
     median(
       [0, 1, 2].map(() => {
+        meet();
         startSequences(engine, n, length);
         let total = 0;
         do {

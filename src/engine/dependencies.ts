@@ -15,6 +15,8 @@ export interface EngineDependencies {
    * beside other work the same step may take three times as long at one moment as at another, which is not its cost.
    */
   readonly costClock?: () => number;
+  /** Other groups of slots on the same device: they are told whether this one works, and it is told whether they do. */
+  readonly crowd?: { isBusy: boolean; readonly isCrowded: boolean };
   readonly trace?: TraceSink;
   readonly loadMs?: number;
   readonly loadedBytes?: number;

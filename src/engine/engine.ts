@@ -59,6 +59,7 @@ export class Engine implements EngineLoop {
   readonly #memory: NonNullable<EngineDependencies["memory"]>;
   readonly #hasHead: boolean;
   readonly #rng: Rng;
+  readonly #crowd: EngineDependencies["crowd"];
   /** Time of a decode step that the choice of a context has not counted yet. */
   #lastDecodeMs = 0;
 
@@ -73,6 +74,7 @@ export class Engine implements EngineLoop {
     this.#target = pair ?? backend.target;
     this.#backend = { ...backend, target: this.#target };
     this.#config = config;
+    this.#crowd = dependencies.crowd;
     this.#clock = dependencies.clock ?? (() => performance.now());
     this.#memory = dependencies.memory ?? (() => ({ rssBytes: 0, deviceUsedBytes: undefined }));
     this.#drafter = dependencies.drafter ?? createDrafter(backend, config, this.#clock);
@@ -123,6 +125,10 @@ export class Engine implements EngineLoop {
     const isBatched = this.#config.verify === "batched";
     const leavesLast = this.#config.decodeLast && isBatched;
     if (this.slots.inPhase("ghost").length === 0) this.slots.admit();
+    if (this.#crowd !== undefined) {
+      this.#crowd.isBusy = this.slots.running.length > 0;
+      this.gate.isCrowded = this.#crowd.isCrowded;
+    }
     this.#chooseTier();
     if (this.#config.holdShape && isBatched) this.shape.holdGhosts(this.slots, this.#clock(), this.info.nMax);
     if (leavesLast) this.shape.leaveLast(this.slots);

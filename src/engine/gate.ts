@@ -57,6 +57,9 @@ export class Gate {
   zeroFactor = 1;
   rollingRatio = 1;
   #table: CostTable | undefined;
+  /** Costs while this engine works alone on the device, and while other groups work too. */
+  #alone: CostTable | undefined;
+  #crowded: CostTable | undefined;
   readonly #options: Required<GateOptions>;
   /** Length in force outside of probes. */
   #current: number;
@@ -69,14 +72,21 @@ export class Gate {
   constructor(options: GateOptions, table?: CostTable) {
     this.#options = { nMin: 0, hysteresis: 0.01, horizonSteps: 256, minProbeSteps: 32, maxProbeSteps: 160, ...options };
     this.#table = table;
+    this.#alone = table;
+    this.#crowded = table;
     this.acceptance = new AcceptanceEstimate(options.nMax);
     this.#current = options.nMax;
     this.#probeAfter = this.#options.minProbeSteps;
   }
 
-  /** Takes a measured table and forgets what calibration taught about acceptance. */
-  useTable(table: CostTable): void {
+  /**
+   * Takes a measured table and forgets what calibration taught about acceptance.
+   * @param crowded the table while other groups of slots work too, where there are any
+   */
+  useTable(table: CostTable, crowded = table): void {
     this.#table = table;
+    this.#alone = table;
+    this.#crowded = crowded;
     this.acceptance = new AcceptanceEstimate(this.#options.nMax);
     this.#current = this.#options.nMax;
     this.#probe = undefined;
@@ -85,6 +95,11 @@ export class Gate {
   /** Holds the draft length at k for calibration; undefined gives the choice back. */
   force(k: number | undefined): void {
     this.#forced = k;
+  }
+
+  /** Whether other groups of slots work on the device in this step. */
+  set isCrowded(isCrowded: boolean) {
+    this.#table = isCrowded ? this.#crowded : this.#alone;
   }
 
   get table(): CostTable | undefined {

@@ -11,7 +11,10 @@ const ratioRate = 0.05;
 /** Snapshots always cost something; a table measured on a busy machine may seem to say otherwise. */
 const minRatio = 1.03;
 const maxRatio = 1.5;
-/** Drafting must promise this much more before the plain context is left: probes tell its rate to some percent only. */
+/**
+ * Drafting must promise this much more, or the plain context it is: probes tell its rate to some percent only, and drafted
+ * requests of equal length end one by one, so that the next prompts are read in pieces.
+ */
 const minPromise = 0.02;
 
 export class Tier {
@@ -73,9 +76,10 @@ export class Tier {
     if (pair === undefined || plainGain === 0) return;
     const gain = pair.isPlain ? -plainGain - minPromise : plainGain;
     this.#regretMs = Math.max(0, this.#regretMs + gain * lastStepMs);
-    if (gain < 0) return;
+    if (gain < (pair.isPlain ? 0 : -minPromise)) return;
     let nHeld = 0;
     for (const slot of slots) if (pair.lastPosition(slot) >= 0) nHeld++;
+    if (gain < 0 && nHeld > 0) return;
     if (nHeld * this.msPerMove > this.#regretMs) return;
     this.#regretMs = 0;
     pair.use(!pair.isPlain);

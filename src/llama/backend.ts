@@ -65,6 +65,14 @@ export interface BackendOptions {
   readonly evalCallback?: Pointer;
   /** The same for contexts of the target alone; see expert-counter.ts. */
   readonly targetEvalCallback?: Pointer;
+  /** Models that another thread has loaded by `loadModels` of the same options: contexts are made of them. */
+  readonly shared?: SharedModels;
+}
+
+/** Addresses of loaded models; heads in the target's file have none of their own. */
+export interface SharedModels {
+  readonly model: Pointer;
+  readonly heads: readonly Pointer[];
 }
 
 export interface LlamaBackend extends Backend, Disposable {
@@ -86,11 +94,6 @@ const roundUp = (n: number, step: number): number => Math.ceil(n / step) * step;
  * memory that does not suffice. Nothing stays loaded then.
  */
 export function createBackend(options: BackendOptions): LlamaBackend {
-  const { headPaths = [], useHead = false } = options;
-  const targetFacts = readModelFacts(options.modelPath);
-  checkTarget(targetFacts, useHead && headPaths.length === 0);
-  const headFacts = headPaths.map((path) => readModelFacts(path));
-  for (const facts of headFacts) checkHead(facts, targetFacts);
   if (options.nSlots < 1) throw new UserError(`--parallel ${options.nSlots}: at least one slot is needed`);
   const open = new Set<{ close(): void }>();
   const closeAll = (): void => {
@@ -103,10 +106,8 @@ export function createBackend(options: BackendOptions): LlamaBackend {
     return owner;
   };
   try {
-    const llama = loadLlama({ llamaDir: options.llamaDir, device: options.device });
-    const isInFile = useHead && headPaths.length === 0;
-    const model = keep(loadModel(llama, options.modelPath, modelOptions(options, targetFacts, isInFile)));
-    const headModels = isInFile ? [model] : headFacts.map((facts) => keep(loadModel(llama, facts.path, modelOptions({ ...options, ...(options.headDevice === undefined ? {} : { device: options.headDevice }) }, facts, true))));
+    const { model, headModels } = loadModels(options, keep);
+    const { llama } = model;
     const plan = planContexts(options, model, headModels.length);
     const target = keep(createContext(model, plan.target));
     const plainTarget = plan.plainTarget === undefined ? undefined : keep(createContext(model, plan.plainTarget));
@@ -131,11 +132,26 @@ export function createBackend(options: BackendOptions): LlamaBackend {
   }
 }
 
+/** Checks and loads the target and its heads; `keep` learns of each at once, so that nothing leaks when a later one fails. */
+export function loadModels(options: BackendOptions, keep: (model: Model) => Model): { readonly model: Model; readonly headModels: readonly Model[] } {
+  const { headPaths = [], useHead = false, shared } = options;
+  const isInFile = useHead && headPaths.length === 0;
+  const targetFacts = readModelFacts(options.modelPath);
+  checkTarget(targetFacts, isInFile);
+  const headFacts = headPaths.map((path) => readModelFacts(path));
+  for (const facts of headFacts) checkHead(facts, targetFacts);
+  const llama = loadLlama({ llamaDir: options.llamaDir, device: options.device });
+  const load = (facts: ModelFacts, loadMtp: boolean, device: string | undefined, address: Pointer | undefined): Model =>
+    keep(loadModel(llama, facts.path, { ...modelOptions(options, facts, loadMtp), ...(device === undefined ? {} : { device }), ...(address === undefined ? {} : { shared: address }) }));
+  const model = load(targetFacts, isInFile, options.device, shared?.model);
+  const headModels = isInFile ? [model] : headFacts.map((facts, i) => load(facts, true, options.headDevice ?? options.device, shared?.heads[i]));
+  return { model, headModels };
+}
+
 function modelOptions(options: BackendOptions, facts: ModelFacts, loadMtp: boolean): ModelOptions {
   return {
     facts,
     loadMtp,
-    ...(options.device === undefined ? {} : { device: options.device }),
     ...(options.gpuLayers === undefined ? {} : { gpuLayers: options.gpuLayers }),
     ...(options.useExtraBuffers === undefined ? {} : { useExtraBuffers: options.useExtraBuffers }),
     ...(options.onProgress === undefined ? {} : { onProgress: options.onProgress }),

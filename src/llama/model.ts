@@ -24,6 +24,8 @@ export interface ModelOptions {
   readonly useExtraBuffers?: boolean;
   /** Called with 0 to 1 while weights are read; return false to stop. */
   readonly onProgress?: (ratio: number) => boolean;
+  /** A model that another thread of this process has loaded and will free. */
+  readonly shared?: Pointer;
 }
 
 export class Model implements Disposable {
@@ -35,6 +37,7 @@ export class Model implements Disposable {
   /** Layers that decode are there: without them a default context crashes the process. */
   readonly hasTrunk: boolean;
   readonly isVocabOnly: boolean;
+  readonly #isShared: boolean;
   #pointer: Pointer | undefined;
   #nContexts = 0;
 
@@ -42,6 +45,7 @@ export class Model implements Disposable {
     this.llama = llama;
     this.path = path;
     this.#pointer = pointer;
+    this.#isShared = options.shared !== undefined;
     this.devices = devices;
     this.isVocabOnly = options.vocabOnly ?? false;
     this.hasMtp = (options.loadMtp ?? false) && (options.facts?.nMtpPresent ?? 0) > 0 && llama.api.llama_model_n_layer_nextn(pointer) > 0;
@@ -105,7 +109,7 @@ export class Model implements Disposable {
   close(): void {
     if (this.#pointer === undefined) return;
     if (this.#nContexts > 0) throw new Error(`the model ${this.path} still has ${this.#nContexts} open contexts; close them first`);
-    this.llama.api.llama_model_free(this.#pointer);
+    if (!this.#isShared) this.llama.api.llama_model_free(this.#pointer);
     this.#pointer = undefined;
   }
 
@@ -119,6 +123,7 @@ export function loadModel(llama: Llama, path: string, options: ModelOptions = {}
   statFile(path, "model");
   const facts = options.vocabOnly === true ? undefined : (options.facts ?? readModelFacts(path));
   const devices = options.vocabOnly === true ? [] : selectDevices(llama, options.device ?? "auto");
+  if (options.shared !== undefined) return new Model(llama, path, options.shared, facts === undefined ? options : { ...options, facts }, devices);
   const deviceList = BigUint64Array.from([...devices.map((d) => d.pointer), 0n]);
   const progressType = koffi.pointer(koffi.proto("bool", ["float", "void *"]));
   const { onProgress } = options;

@@ -1,22 +1,20 @@
-/** An engine on libllama from one option set: load, make contexts, calibrate the gate. */
-import { createHash } from "node:crypto";
+/** An engine on libllama from one option set: load, make contexts, measure what steps cost. */
 import * as fs from "node:fs";
-import * as os from "node:os";
-import * as path from "node:path";
 import type { EngineOptions } from "../config/engine-options.ts";
 import type { SlotSampling } from "../engine/backend.ts";
-import { calibrate, calibrateChange, calibratePrefill } from "../engine/calibrate.ts";
 import { defaultEngineConfig, type EngineConfig } from "../engine/config.ts";
-import { CostTable, type CostTableData } from "../engine/cost-table.ts";
 import type { Drafter } from "../engine/drafters/drafter.ts";
 import { OracleDrafter, type OracleRecord } from "../engine/drafters/oracle.ts";
 import { Engine } from "../engine/engine.ts";
 import type { EventSink } from "../engine/loop.ts";
 import type { TraceSink } from "../engine/trace.ts";
 import { UserError, errorMessage } from "../util/errors.ts";
-import { createBackend, type LlamaBackend } from "./backend.ts";
+import type { Barrier } from "../util/barrier.ts";
+import { createBackend, loadModels, type BackendOptions, type LlamaBackend, type SharedModels } from "./backend.ts";
+import { measureCosts } from "./measure-costs.ts";
 import { deviceMemory, isGpu, type Device } from "./devices.ts";
 import { loadLlama, selectDevices } from "./library.ts";
+import type { Model } from "./model.ts";
 import type { Pointer } from "./structs.ts";
 
 export interface OpenEngineHooks {
@@ -30,6 +28,16 @@ export interface OpenEngineHooks {
   readonly cacheDir?: string;
   /** Of the target's contexts. It slows every step, so the gate must be fixed: costs measured with it would be kept. */
   readonly targetEvalCallback?: Pointer;
+  /** This engine is one of several, each in a thread of its own, on models that are loaded already. */
+  readonly group?: EngineGroup;
+}
+
+export interface EngineGroup {
+  readonly nGroups: number;
+  /** Slots of the smallest group: what all of them can measure at once. */
+  readonly nLeastSlots: number;
+  readonly models: SharedModels;
+  readonly barrier: Barrier;
 }
 
 export interface OpenEngine {
@@ -44,8 +52,37 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
   const gpus = options.gpuLayers > 0 ? selectDevices(llama, options.device ?? "auto") : [];
   const used = (): number => usedBytes(llama.deviceApi, gpus);
   const before = used();
+  const make = (): LlamaBackend => createBackend(backendOptions(options, hooks, gpus.length > 0));
+  const backend = hooks.group === undefined ? make() : hooks.group.barrier.inTurn(make);
+  const drafter = hooks.drafter ?? (options.specOracle === undefined ? undefined : readOracle(options.specOracle, options, backend));
+  let isCalibrating = false;
+  const engine = new Engine({
+    backend,
+    config: engineConfig(options, backend.description.isAsynchronous, hooks.maxQueue),
+    sink: (events) => {
+      if (!isCalibrating) hooks.sink(events);
+    },
+    ...(hooks.trace === undefined ? {} : { trace: (record) => void (isCalibrating || hooks.trace?.(record)) }),
+    ...(drafter === undefined ? {} : { drafter }),
+    ...(backend.description.isAsynchronous ? {} : { costClock: () => processorMs(backend.nThreads) }),
+    ...(hooks.group === undefined ? {} : { crowd: hooks.group.barrier }),
+    loadMs: performance.now() - startMs,
+    loadedBytes: Math.max(0, used() - before),
+    memory: memoryNow(gpus.length > 0 ? used : undefined),
+  });
+  const isAdaptive = engine.info.nMax > 0 && options.specGate === "adaptive";
+  if (isAdaptive || gpus.length > 0) {
+    isCalibrating = true;
+    measureCosts(engine, backend, options, { ...hooks, isAdaptive, hasGpu: gpus.length > 0 });
+    isCalibrating = false;
+    engine.resetTotals();
+  }
+  return { engine, backend };
+}
+
+function backendOptions(options: EngineOptions, hooks: Pick<OpenEngineHooks, "progress" | "drafter" | "targetEvalCallback" | "group">, hasGpu: boolean): BackendOptions {
   const isSpeculative = options.specType === "draft-mtp" && options.specDraftNMax > 0;
-  const backend = createBackend({
+  return {
     modelPath: options.model,
     headPaths: isSpeculative && options.specOracle === undefined ? options.specDraftModel : [],
     useHead: isSpeculative && hooks.drafter === undefined && options.specOracle === undefined,
@@ -64,52 +101,36 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
     kvUnified: options.kvUnified,
     nMax: isSpeculative ? options.specDraftNMax : 0,
     plainTarget: isSpeculative && options.specGate === "adaptive" && options.specPlainContext,
-    targetSampling: slotSampling(options.sampling, gpus.length > 0, "device-top-k"),
-    draftSampling: slotSampling(options.specDraftSampling, gpus.length > 0, options.specDraftTemp > 0 || options.specDraftPMin > 0 ? "device-top-k" : "device-greedy"),
-    nHostSlots: options.hostSlots ?? (slotSampling(options.sampling, gpus.length > 0, "device-top-k") === "host" ? 0 : 1),
+    targetSampling: slotSampling(options.sampling, hasGpu, "device-top-k"),
+    draftSampling: slotSampling(options.specDraftSampling, hasGpu, options.specDraftTemp > 0 || options.specDraftPMin > 0 ? "device-top-k" : "device-greedy"),
+    nHostSlots: options.hostSlots ?? (slotSampling(options.sampling, hasGpu, "device-top-k") === "host" ? 0 : 1),
     graphReuse: options.graphReuse,
     batchedArgmax: options.batchedArgmax,
-    nPinnedCells: options.kvPin ?? (gpus.length > 0 ? Math.min(8192, Math.floor(options.ctxSize / 2)) : 0),
+    nPinnedCells: options.kvPin ?? (hasGpu ? Math.min(8192, Math.floor(options.ctxSize / 2)) : 0),
     llamaDir: options.llamaDir,
+    ...(hooks.group === undefined ? {} : { shared: hooks.group.models }),
     ...(hooks.targetEvalCallback === undefined ? {} : { targetEvalCallback: hooks.targetEvalCallback }),
     onProgress: (ratio) => {
       hooks.progress?.(ratio, "model");
       return true;
     },
-  });
-  const drafter = hooks.drafter ?? (options.specOracle === undefined ? undefined : readOracle(options.specOracle, options, backend));
-  let isCalibrating = false;
-  const engine = new Engine({
-    backend,
-    config: engineConfig(options, backend.description.isAsynchronous, hooks.maxQueue),
-    sink: (events) => {
-      if (!isCalibrating) hooks.sink(events);
+  };
+}
+
+/** Loads what several engines of one process share. The caller frees it after they are closed. */
+export function loadShared(options: EngineOptions, progress: (fraction: number, what: string) => void): { readonly models: SharedModels; readonly loadedBytes: () => number; close(): void } {
+  const llama = loadLlama({ llamaDir: options.llamaDir, device: options.device });
+  const gpus = options.gpuLayers > 0 ? selectDevices(llama, options.device ?? "auto") : [];
+  const before = usedBytes(llama.deviceApi, gpus);
+  const open: Model[] = [];
+  const { model, headModels } = loadModels(backendOptions(options, { progress }, gpus.length > 0), (loaded) => (open.push(loaded), loaded));
+  return {
+    models: { model: model.pointer, heads: headModels.map((head) => head.pointer) },
+    loadedBytes: () => usedBytes(llama.deviceApi, gpus) - before,
+    close: () => {
+      for (const loaded of open.toReversed()) loaded.close();
     },
-    ...(hooks.trace === undefined ? {} : { trace: (record) => void (isCalibrating || hooks.trace?.(record)) }),
-    ...(drafter === undefined ? {} : { drafter }),
-    ...(backend.description.isAsynchronous ? {} : { costClock: () => processorMs(backend.nThreads) }),
-    loadMs: performance.now() - startMs,
-    loadedBytes: Math.max(0, used() - before),
-    memory: memoryNow(gpus.length > 0 ? used : undefined),
-  });
-  const isAdaptive = engine.info.nMax > 0 && options.specGate === "adaptive";
-  if (isAdaptive || gpus.length > 0) {
-    isCalibrating = true;
-    if (isAdaptive) {
-      const data = keptTable(costTableFile(options, backend, hooks.cacheDir), engine.info.nMax, () => calibrate(engine, { onProgress: (done, total) => hooks.progress?.(done / total, "calibration") }));
-      engine.gate.useTable(new CostTable(data));
-      // A CPU's prefill time is proportional to its rows, whatever noise says: waiting to read prompts together gains nothing there.
-      engine.planner.prefillCost = { baseMs: gpus.length > 0 ? data.prefillBaseMs : 0, rowMs: data.prefillRowMs };
-      engine.tier.msPerMove = data.moveMs;
-      engine.shape.changeMs = data.changeMs;
-    } else {
-      engine.planner.prefillCost = calibratePrefill(engine);
-      engine.shape.changeMs = calibrateChange(engine);
-    }
-    isCalibrating = false;
-    engine.resetTotals();
-  }
-  return { engine, backend };
+  };
 }
 
 /** Processor time of this process for each of its compute threads. */
@@ -195,42 +216,4 @@ function usedBytes(api: Parameters<typeof deviceMemory>[0], gpus: readonly Devic
     const { totalBytes, freeBytes } = deviceMemory(api, gpu);
     return sum + totalBytes - freeBytes;
   }, 0);
-}
-
-/** One file per model, heads, device, library and every option that changes what a step costs. */
-function costTableFile(options: EngineOptions, backend: LlamaBackend, cacheDir?: string): string {
-  const identity = [options.model, ...options.specDraftModel].map((file) => {
-    const { size, mtimeMs } = fs.statSync(file);
-    return [path.resolve(file), size, mtimeMs];
-  });
-  const { device, library } = backend.description;
-  // Everything that could change a step's time; what surely does not is left out.
-  const { seed: _seed, trace: _trace, cacheRam: _ram, cachePrompt: _cache, prefillWaitMs: _wait, specGate: _gate, llamaDir: _dir, ...rest } = options;
-  const key = JSON.stringify({ version: 6, identity, device, library, ...rest });
-  const folder = cacheDir ?? path.join(process.env["XDG_CACHE_HOME"] ?? path.join(os.homedir(), ".cache"), "foretoken", "cost");
-  return path.join(folder, `${createHash("sha256").update(key).digest("hex").slice(0, 24)}.json`);
-}
-
-/** The table kept in `file`, else a new one, which is kept. A file that cannot be read or written costs a calibration, nothing else. */
-function keptTable(file: string, nMax: number, measure: () => CostTableData): CostTableData {
-  try {
-    const data = JSON.parse(fs.readFileSync(file, "utf8")) as CostTableData;
-    if (isTable(data, nMax)) return data;
-  } catch {
-    // Measured below.
-  }
-  const data = measure();
-  if (!isTable(data, nMax)) return data;
-  try {
-    fs.mkdirSync(path.dirname(file), { recursive: true });
-    fs.writeFileSync(`${file}.${process.pid}`, JSON.stringify(data));
-    fs.renameSync(`${file}.${process.pid}`, file);
-  } catch {
-    // Measured again next time.
-  }
-  return data;
-}
-
-function isTable({ stepMs, moveMs }: CostTableData, nMax: number): boolean {
-  return Number.isFinite(moveMs) && stepMs.every((row) => row.length === nMax + 1 && row.every((ms) => ms > 0));
 }

@@ -1,15 +1,16 @@
 /**
- * The child side of the process border: owns an EngineLoop, feeds it messages, sends back one message a step.
+ * The engine's side of the process or thread border: owns an EngineLoop, feeds it messages, sends back one message a step.
  *
  * A step is synchronous and may last long (a prefill), so the loop returns to the event loop after each one:
  * submits and cancels that arrived in the meantime take effect at the next step.
  */
+import { parentPort } from "node:worker_threads";
 import type { EngineLoop, EventSink } from "../engine/loop.ts";
 import { UserError, errorMessage } from "../util/errors.ts";
 import { EXIT_LOST, type FromEngine, type ToEngine } from "./engine-protocol.ts";
 
-const SNAPSHOT_INTERVAL_MS = 100;
-const HEARTBEAT_INTERVAL_MS = 500;
+export const SNAPSHOT_INTERVAL_MS = 100;
+export const HEARTBEAT_INTERVAL_MS = 500;
 
 export interface HostHooks {
   /** Give this to the engine as its sink. */
@@ -21,33 +22,62 @@ export interface HostHooks {
 /** Makes the engine from the options that the parent sent. Throws UserError when that cannot work. */
 export type EngineFactory = (options: unknown, hooks: HostHooks) => EngineLoop | Promise<EngineLoop>;
 
-/**
- * Runs an engine in this process, which must have been forked by `startEngineProcess`. Returns at once; the process
- * ends when the parent says so or goes away.
- */
-export function hostEngine(create: EngineFactory): void {
+/** Where messages come from and go to: the parent process, or the thread that started this one. */
+export interface HostPort {
+  listen(onMessage: (message: ToEngine) => void): void;
+  /** `then` runs once the message is on its way. */
+  send(message: FromEngine, then?: () => void): void;
+}
+
+/** The port to `startEngineProcess`, which must have forked this process. The process ends when its parent goes away. */
+export function processPort(): HostPort {
   if (process.send === undefined) throw new UserError("the engine process is started by `foretoken serve`, not by hand");
   // A terminal sends Ctrl-C to the whole group, a service manager SIGTERM: the parent drains, then closes us.
   process.on("SIGINT", () => {}).on("SIGTERM", () => {});
   process.on("disconnect", () => process.exit(0));
-  const host = new EngineHost(create);
-  process.on("message", (message: ToEngine) => host.receive(message));
+  return {
+    listen: (onMessage) => void process.on("message", onMessage),
+    send: (message, then) => {
+      // A parent that is gone is noticed through "disconnect".
+      if (process.connected) process.send?.(message, undefined, undefined, () => then?.());
+    },
+  };
 }
 
-/** Sends to the parent; a parent that is gone is noticed through "disconnect". */
-function send(message: FromEngine, then?: () => void): void {
-  if (!process.connected) return;
-  process.send?.(message, undefined, undefined, () => then?.());
+/** The port to the thread that started this worker. */
+export function threadPort(): HostPort {
+  if (parentPort === null) throw new Error("threadPort: this is no worker thread");
+  const port = parentPort;
+  return {
+    listen: (onMessage) => void port.on("message", onMessage),
+    send: (message, then) => {
+      port.postMessage(message);
+      if (then !== undefined) setImmediate(then);
+    },
+  };
+}
+
+/** Runs an engine here. Returns at once; the process or thread ends when the other side says so. */
+export function hostEngine(create: EngineFactory, port = processPort()): void {
+  port.listen(receiveForEngine(create, port));
+}
+
+/** What `hostEngine` does with the messages of its port. */
+export function receiveForEngine(create: EngineFactory, port: HostPort): (message: ToEngine) => void {
+  const host = new EngineHost(create, port);
+  return (message) => host.receive(message);
 }
 
 class EngineHost {
   readonly #create: EngineFactory;
+  readonly #port: HostPort;
   #loop: EngineLoop | undefined;
   #isStepping = false;
   #lastSnapshotMs = 0;
 
-  constructor(create: EngineFactory) {
+  constructor(create: EngineFactory, port: HostPort) {
     this.#create = create;
+    this.#port = port;
   }
 
   receive(message: ToEngine): void {
@@ -78,22 +108,22 @@ class EngineHost {
     try {
       const loop = await this.#create(options, {
         sink: (events) => {
-          if (events.length > 0) send({ kind: "events", events });
+          if (events.length > 0) this.#port.send({ kind: "events", events });
         },
-        progress: (fraction, what) => send({ kind: "progress", fraction, what }),
+        progress: (fraction, what) => this.#port.send({ kind: "progress", fraction, what }),
       });
       this.#loop = loop;
-      send({ kind: "ready", info: loop.info, snapshot: loop.snapshot() });
-      setInterval(() => send({ kind: "alive" }), HEARTBEAT_INTERVAL_MS);
+      this.#port.send({ kind: "ready", info: loop.info, snapshot: loop.snapshot() });
+      setInterval(() => this.#port.send({ kind: "alive" }), HEARTBEAT_INTERVAL_MS);
     } catch (error) {
       const isUserError = error instanceof UserError;
       const message = isUserError ? error.message : ((error instanceof Error ? error.stack : undefined) ?? String(error));
-      send({ kind: "failed", message, isUserError, exitCode: isUserError ? error.exitCode : 1 }, () => process.exit(1));
+      this.#port.send({ kind: "failed", message, isUserError, exitCode: isUserError ? error.exitCode : 1 }, () => process.exit(1));
     }
   }
 
   #submit(request: Extract<ToEngine, { kind: "submit" }>["request"]): void {
-    if (this.#loop?.submit(request) === false) send({ kind: "events", events: [refusal(request.id, request.prompt.length)] });
+    if (this.#loop?.submit(request) === false) this.#port.send({ kind: "events", events: [refusal(request.id, request.prompt.length)] });
     this.#wake();
   }
 
@@ -108,13 +138,13 @@ class EngineHost {
     try {
       hasMore = loop.step();
     } catch (error) {
-      send({ kind: "lost", message: errorMessage(error) }, () => process.exit(EXIT_LOST));
+      this.#port.send({ kind: "lost", message: errorMessage(error) }, () => process.exit(EXIT_LOST));
       return;
     }
     const nowMs = performance.now();
     if (!hasMore || nowMs - this.#lastSnapshotMs >= SNAPSHOT_INTERVAL_MS) {
       this.#lastSnapshotMs = nowMs;
-      send({ kind: "snapshot", snapshot: loop.snapshot() });
+      this.#port.send({ kind: "snapshot", snapshot: loop.snapshot() });
     }
     if (hasMore) setImmediate(() => this.#turn(loop));
     else this.#isStepping = false;
@@ -127,11 +157,11 @@ class EngineHost {
     } catch (error) {
       problem = errorMessage(error);
     }
-    send({ kind: "checked", id, problem });
+    this.#port.send({ kind: "checked", id, problem });
   }
 }
 
-function refusal(id: number, nPrompt: number): Extract<FromEngine, { kind: "events" }>["events"][number] {
+export function refusal(id: number, nPrompt: number): Extract<FromEngine, { kind: "events" }>["events"][number] {
   return {
     kind: "finish",
     id,

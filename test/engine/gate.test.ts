@@ -154,3 +154,25 @@ describe("a table measured on a busy machine", () => {
     expect(nLate).toBeLessThan(20);
   });
 });
+
+test("costs while other groups work are a table of their own: the length follows, and each table learns its own steps", () => {
+  // Four sequences alone, and beside four others that keep the device busy (made up after an H200's).
+  const alone = new CostTable({ ...h200Table, nSeqs: [4], stepMs: [[6.9, 15.5, 24.0, 32.0]] });
+  const crowded = new CostTable({ ...h200Table, nSeqs: [4], stepMs: [[9.64, 16.41, 24.7, 29.51]] });
+  const gate = new Gate({ mode: "adaptive", nMax: 3 });
+  gate.useTable(alone, crowded);
+  const settle = (isCrowded: boolean): number => {
+    gate.isCrowded = isCrowded;
+    let k = 0;
+    for (let step = 0; step < 400; step++) {
+      k = gate.choose(4, 3);
+      for (let i = 0; i < 4; i++) gate.note(k, Math.min(k, 1));
+      gate.endStep(4, k, k === 0 && !isCrowded ? 6.5 : undefined);
+    }
+    return k;
+  };
+  // One token accepted of each draft: 8 tokens in 15.5 ms alone are fewer than 4 in 6.9, in 16.41 ms more than 4 in 9.64.
+  expect([settle(true), settle(false), settle(true)]).toEqual([1, 0, 1]);
+  expect(alone.stepMs(4, 0)).toBeLessThan(6.6);
+  expect(crowded.stepMs(4, 0)).toBe(9.64);
+});

@@ -97,3 +97,26 @@ describe("foretoken serve", () => {
     expect(run.stderr()).toMatch(/engine integrity: sequences, cells and contexts agree/);
   });
 });
+
+test("slots in two groups answer as one group does, and end with contexts that agree", async () => {
+  const model = await tinyTrunk();
+  const answers = await Promise.all(
+    ["1", "2"].map(async (nGroups) => {
+      const run = foretoken("serve", "-m", model, "--threads", "1", "--port", "0", "--alias", "tiny", "--json", "--parallel", "4", "--decode-groups", nGroups);
+      while (!run.stdout().includes("\n")) await Promise.race([once(run.child.stdout as NodeJS.ReadableStream, "data"), once(run.child, "close").then(() => Promise.reject(new Error(run.stderr())))]);
+      const { url, nSlots } = JSON.parse(run.stdout()) as { url: string; nSlots: number };
+      const target: Target = { baseUrl: url, model: "tiny", kind: "foretoken" };
+      const texts = await Promise.all(["def f(x):", "class A", "import os", "return 1"].map(async (prompt) => (await call(target, "/v1/completions", { model: "tiny", prompt, max_tokens: 24, temperature: 0 })).json.choices[0].text as string));
+      run.child.kill("SIGTERM");
+      const [code] = (await once(run.child, "close")) as [number];
+      expect(run.stderr()).toMatch(/engine integrity: sequences, cells and contexts agree/);
+      return { nSlots, code, nTexts: texts.filter((text) => text.length > 0).length, first: texts[0]?.slice(0, 4) };
+    }),
+  );
+  expect(answers[1]).toEqual({ ...answers[0], nSlots: 4, code: 0, nTexts: 4 });
+});
+
+test("more groups than slots is a usage error", async () => {
+  const { code, stderr } = await fails("-m", "any.gguf", "--parallel", "2", "--decode-groups", "3");
+  expect([code, stderr]).toEqual([2, "foretoken: --decode-groups 3 is above --parallel 2: each group needs a slot; lower it"]);
+});

@@ -1,0 +1,82 @@
+/** Threads of one process that take turns and wait for each other. Blocks the thread, so never for the main one. */
+export interface BarrierMemory {
+  readonly size: number;
+  readonly words: SharedArrayBuffer;
+  readonly board: SharedArrayBuffer;
+}
+
+/** Words: whose turn it is, threads that have arrived at the meeting, meetings so far, bytes on the board; then a flag for each thread. */
+const words = { turn: 0, arrived: 1, meetings: 2, written: 3, busy: 4 } as const;
+const boardBytes = 1 << 16;
+
+export function barrierMemory(size: number): BarrierMemory {
+  return { size, words: new SharedArrayBuffer((words.busy + size) * Int32Array.BYTES_PER_ELEMENT), board: new SharedArrayBuffer(boardBytes) };
+}
+
+export class Barrier {
+  readonly #size: number;
+  readonly #index: number;
+  readonly #words: Int32Array;
+  readonly #board: Uint8Array;
+  #isBusy = false;
+
+  constructor({ size, words: memory, board }: BarrierMemory, index: number) {
+    this.#size = size;
+    this.#index = index;
+    this.#words = new Int32Array(memory);
+    this.#board = new Uint8Array(board);
+  }
+
+  /** Tells the others whether this thread has work. */
+  set isBusy(isBusy: boolean) {
+    this.#isBusy = isBusy;
+    Atomics.store(this.#words, words.busy + this.#index, isBusy ? 1 : 0);
+  }
+
+  get isBusy(): boolean {
+    return this.#isBusy;
+  }
+
+  /** Whether another thread has work. */
+  get isCrowded(): boolean {
+    for (let i = 0; i < this.#size; i++) if (i !== this.#index && Atomics.load(this.#words, words.busy + i) === 1) return true;
+    return false;
+  }
+
+  /** Runs `work` when all threads of lower index have run theirs. One call a thread. When it throws, the others wait for ever: the process has to end. */
+  inTurn<T>(work: () => T): T {
+    for (let turn = Atomics.load(this.#words, words.turn); turn !== this.#index; turn = Atomics.load(this.#words, words.turn)) Atomics.wait(this.#words, words.turn, turn);
+    const result = work();
+    Atomics.add(this.#words, words.turn, 1);
+    Atomics.notify(this.#words, words.turn);
+    return result;
+  }
+
+  /** `make` runs in the first thread while the others wait; all get its result, as JSON keeps it. One call a thread. */
+  fromFirst<T>(make: () => T): T {
+    this.meet();
+    if (this.#index === 0) {
+      const text = JSON.stringify(make()) ?? "null";
+      const { written, read } = new TextEncoder().encodeInto(text, this.#board);
+      if (read < text.length) throw new Error(`fromFirst: ${text.length} characters of JSON, the board holds ${boardBytes} bytes`);
+      Atomics.store(this.#words, words.written, written);
+    }
+    this.meet();
+    const text = new TextDecoder().decode(this.#board.slice(0, Atomics.load(this.#words, words.written)));
+    // The board must not change while somebody reads it.
+    this.meet();
+    return JSON.parse(text) as T;
+  }
+
+  /** Returns when all threads have called it as often as this one. */
+  meet(): void {
+    const meeting = Atomics.load(this.#words, words.meetings);
+    if (Atomics.add(this.#words, words.arrived, 1) + 1 === this.#size) {
+      Atomics.store(this.#words, words.arrived, 0);
+      Atomics.add(this.#words, words.meetings, 1);
+      Atomics.notify(this.#words, words.meetings);
+      return;
+    }
+    while (Atomics.load(this.#words, words.meetings) === meeting) Atomics.wait(this.#words, words.meetings, meeting);
+  }
+}
