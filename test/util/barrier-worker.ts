@@ -19,4 +19,4 @@ const { isCrowded } = barrier;
 barrier.meet();
 barrier.isBusy = false;
 barrier.meet();
-parentPort?.postMessage({ place, made, meetings, isCrowded, isAloneAtEnd: !barrier.isCrowded });
+parentPort?.postMessage({ place, made, meetings, isCrowded, isAloneAtEnd: !barrier.isCrowded }, []);
