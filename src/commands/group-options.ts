@@ -8,7 +8,7 @@ export function groupOptions(all: EngineOptions, nGroups: number, group: number)
     ...all,
     parallel,
     ctxSize: share(all.ctxSize),
-    cacheRam: share(all.cacheRam),
+    cacheRam: all.cacheRam > 0 ? Math.max(1, share(all.cacheRam)) : 0,
     ...(all.kvPin === undefined ? {} : { kvPin: share(all.kvPin) }),
     // A request that needs one must find one wherever it lands.
     ...(all.hostSlots === undefined ? {} : { hostSlots: Math.ceil(all.hostSlots / nGroups) }),

@@ -48,7 +48,7 @@ export function calibrate(engine: Engine, options: CalibrationOptions = {}): Cos
     stepMs.push(row);
   }
   engine.gate.force(undefined);
-  const { baseMs, rowMs } = calibratePrefill(engine, meet);
+  const { baseMs, rowMs } = calibratePrefill(engine, meet, nMost);
   return { nSeqs, stepMs, changeMs: Math.max(0, changes.length === 0 ? 0 : median(changes)), moveMs: engine.tier.hasPlain ? engine.tier.msPerMove : 0, prefillBaseMs: baseMs, prefillRowMs: rowMs };
 }
 
@@ -84,9 +84,9 @@ function timeSteps(engine: Engine, n: number, k: number, nSteps: number): number
 }
 
 /** Prefill time of a forward as baseMs + rowMs * rows: one prompt against several, the median of three. */
-export function calibratePrefill(engine: Engine, meet: () => void = () => {}): { baseMs: number; rowMs: number } {
+export function calibratePrefill(engine: Engine, meet: () => void = () => {}, nMost = Infinity): { baseMs: number; rowMs: number } {
   const length = Math.min(96, Math.max(1, engine.info.nCtxSeq - 2));
-  const nMany = Math.min(4, nAlike(engine));
+  const nMany = Math.min(4, nMost, nAlike(engine));
   const time = (n: number): number =>
     median(
       [0, 1, 2].map(() => {

@@ -57,6 +57,8 @@ class EngineGroups {
   #lastSnapshotMs = 0;
   #isClosing = false;
   #hasClosed = false;
+  /** The parent knows why this process ends. */
+  #hasFailed = false;
 
   constructor(hooks: GroupHooks, port: HostPort) {
     this.#hooks = hooks;
@@ -146,10 +148,10 @@ class EngineGroups {
         if (member === this.#members[0]) this.#port.send(message);
         return;
       case "failed":
-        this.#port.send(message, () => this.#hooks.exit(1));
+        this.#end(message, 1);
         return;
       case "lost":
-        this.#port.send(message, () => this.#hooks.exit(EXIT_LOST));
+        this.#end(message, EXIT_LOST);
         return;
       case "checked":
         this.#onChecked(message);
@@ -168,14 +170,21 @@ class EngineGroups {
       nSlots += member.info?.nSlots ?? 0;
     }
     const info = this.#members[0]?.info as EngineInfo;
-    this.#port.send({ kind: "ready", info: { ...info, nSlots, loadMs: performance.now() - this.#startMs, loadedBytes: this.#shared?.loadedBytes() ?? 0 }, snapshot: this.#merged() });
+    this.#port.send({ kind: "ready", info: { ...info, nSlots, nCtxSeq: Math.min(...this.#members.map((m) => m.info?.nCtxSeq ?? Infinity)), loadMs: performance.now() - this.#startMs, loadedBytes: this.#shared?.loadedBytes() ?? 0 }, snapshot: this.#merged() });
     // This thread always has a sign of life to give: it must not hide one that hangs.
     for (const member of this.#members) member.watch = new HangWatch(this.#hangMs, (silentMs) => this.#onHang(silentMs));
     setInterval(() => this.#port.send({ kind: "alive" }), HEARTBEAT_INTERVAL_MS).unref();
   }
 
   #onHang(silentMs: number): void {
-    this.#port.send({ kind: "lost", message: `a group of slots gave no sign of life for ${(silentMs / 1000).toFixed(1)} s` }, () => this.#hooks.exit(EXIT_LOST));
+    this.#end({ kind: "lost", message: `a group of slots gave no sign of life for ${(silentMs / 1000).toFixed(1)} s` }, EXIT_LOST);
+  }
+
+  /** Tells the first reason only: what ends after it ends because of it. */
+  #end(message: FromEngine, code: number): void {
+    if (this.#hasFailed) return;
+    this.#hasFailed = true;
+    this.#port.send(message, () => this.#hooks.exit(code));
   }
 
   #onChecked({ id, problem }: Extract<FromEngine, { kind: "checked" }>): void {
@@ -201,7 +210,7 @@ class EngineGroups {
   #onEnd(member: Member, reason: string): void {
     member.hasEnded = true;
     if (this.#isClosing) this.#endWhenAllHave();
-    else this.#port.send({ kind: "lost", message: reason }, () => this.#hooks.exit(EXIT_LOST));
+    else this.#end({ kind: "lost", message: reason }, EXIT_LOST);
   }
 
   #endWhenAllHave(): void {

@@ -218,10 +218,12 @@ class ForkedEngine implements EngineProcess {
         return;
       case "failed":
         this.#failure = { cause: "load", message: message.message };
+        this.#killIfItStays();
         if (this.#counts.nStarts === 0) this.#settleReady.reject(loadError(message));
         return;
       case "lost":
         this.#failure = { cause: "lost", message: message.message };
+        this.#killIfItStays();
         return;
       case "checked":
         this.#checks.get(message.id)?.(message.problem);
@@ -240,6 +242,13 @@ class ForkedEngine implements EngineProcess {
     this.#setState("ready", "");
     this.#options.logger.info("engine ready", { loadMs: Math.round(info.loadMs), pid: this.pid, nSlots: info.nSlots });
     this.#settleReady.resolve(info);
+  }
+
+  /** A process waits for its threads when it ends, and one in a native call may never come back. */
+  #killIfItStays(): void {
+    const child = this.#child;
+    const timer = setTimeout(() => child?.kill("SIGKILL"), CLOSE_MS);
+    child?.once("exit", () => clearTimeout(timer));
   }
 
   #onHang(silentMs: number): void {

@@ -8,7 +8,7 @@ import { createRequire } from "node:module";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { packageRoot } from "../../src/util/paths.ts";
 import { call, stream, textOf, type Target } from "../conformance/client.ts";
-import { tinyTrunk } from "../llama/tiny-model.ts";
+import { tinyHead, tinyTrunk } from "../llama/tiny-model.ts";
 
 const tsx = createRequire(import.meta.url).resolve("tsx");
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), "foretoken-serve-"));
@@ -21,7 +21,8 @@ interface Run {
 }
 
 function foretoken(...argv: string[]): Run {
-  const child = spawn(process.execPath, ["--import", tsx, path.join(packageRoot, "src", "cli.ts"), ...argv], { stdio: ["ignore", "pipe", "pipe"] });
+  // No cost table of an earlier run: what is measured at a start is measured here.
+  const child = spawn(process.execPath, ["--import", tsx, path.join(packageRoot, "src", "cli.ts"), ...argv], { stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, XDG_CACHE_HOME: folder } });
   let stdout = "";
   let stderr = "";
   child.stdout.on("data", (part: Buffer) => {
@@ -119,4 +120,11 @@ test("slots in two groups answer as one group does, and end with contexts that a
 test("more groups than slots is a usage error", async () => {
   const { code, stderr } = await fails("-m", "any.gguf", "--parallel", "2", "--decode-groups", "3");
   expect([code, stderr]).toEqual([2, "foretoken: --decode-groups 3 is above --parallel 2: each group needs a slot; lower it"]);
+});
+
+test("groups of unequal size measure the same steps together and come up", async () => {
+  const run = foretoken("serve", "-m", await tinyTrunk(), "--spec-type", "draft-mtp", "--spec-draft-model", await tinyHead(), "--spec-draft-n-max", "1", "--threads", "1", "--port", "0", "--json", "--parallel", "3", "--decode-groups", "2", "-c", "768");
+  while (!run.stdout().includes("\n")) await Promise.race([once(run.child.stdout as NodeJS.ReadableStream, "data"), once(run.child, "close").then(() => Promise.reject(new Error(run.stderr())))]);
+  expect(JSON.parse(run.stdout())).toMatchObject({ nSlots: 3, nMax: 1 });
+  run.child.kill("SIGKILL");
 });
