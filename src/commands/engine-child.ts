@@ -40,10 +40,9 @@ const groupHooks: GroupHooks = {
     const shared = loadShared(engine, progress);
     const barrier = barrierMemory(nGroups);
     const threads = Array.from({ length: nGroups }, (_, group) => startThread({ group, nLeastSlots: Math.floor(engine.parallel / nGroups), models: shared.models, barrier }));
-    return { threads, optionsOf: (group) => ({ ...rest, nGroups, engine: groupOptions(engine, nGroups, group) }), loadedBytes: shared.loadedBytes, close: () => shared.close() };
+    return { threads, optionsOf: (group) => ({ ...rest, nGroups, engine: groupOptions(engine, nGroups, group) }), hangMs: rest.hangMs, loadedBytes: shared.loadedBytes, close: () => shared.close() };
   },
   exit: (code) => process.exit(code),
-  hangMsOf: (options) => (options as EngineStart).hangMs,
 };
 
 function startThread(workerData: EngineWorkerData): EngineThread {

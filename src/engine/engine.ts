@@ -12,7 +12,8 @@ import type { EngineConfig } from "./config.ts";
 import { createDrafter } from "./drafters/create.ts";
 import type { Drafter } from "./drafters/drafter.ts";
 import { Gate } from "./gate.ts";
-import { skipTo, type FreshHidden } from "./head-feed.ts";
+import type { FreshHidden } from "./head-feed.ts";
+import { HiddenReading, hinted } from "./hidden-reading.ts";
 import type { EngineDependencies } from "./dependencies.ts";
 import type { EngineLoop } from "./loop.ts";
 import type { PrefillChunk } from "./prefill-plan.ts";
@@ -31,12 +32,6 @@ import { EngineTotals } from "./totals.ts";
 import { Verifier } from "./verifier.ts";
 import { drawAcceptance } from "./verify.ts";
 
-/** Steps in a row that need no hidden rows, after which a GPU does not read them any more: its graph is captured anew then. */
-const maxUnread = 64;
-/** While drafting is far from paying, a probe asks this many sequences, and feeds the head this many rows of each: the rest stays a gap in its context. */
-const hintSeqs = 8;
-const hintRows = 7;
-
 export class Engine implements EngineLoop {
   readonly info: EngineInfo;
   readonly gate: Gate;
@@ -47,8 +42,7 @@ export class Engine implements EngineLoop {
   readonly tier: Tier;
   readonly shape = new ShapeHold();
   readonly #shadow = new ShadowDrafts();
-  /** Steps in a row for which no hidden rows were needed. */
-  #nUnread = 0;
+  readonly #hiddenReading: HiddenReading;
   readonly #backend: Backend;
   readonly #target: DecodeContext;
   readonly #config: EngineConfig;
@@ -75,6 +69,7 @@ export class Engine implements EngineLoop {
     this.#backend = { ...backend, target: this.#target };
     this.#config = config;
     this.#crowd = dependencies.crowd;
+    this.#hiddenReading = new HiddenReading(backend.description.isAsynchronous);
     this.#clock = dependencies.clock ?? (() => performance.now());
     this.#memory = dependencies.memory ?? (() => ({ rssBytes: 0, deviceUsedBytes: undefined }));
     this.#drafter = dependencies.drafter ?? createDrafter(backend, config, this.#clock);
@@ -161,21 +156,14 @@ export class Engine implements EngineLoop {
     return true;
   }
 
-  /**
-   * Which context of the target decodes, and whether its hidden rows are read: only where this many sequences could win by
-   * drafts that are all accepted. Reading begins at once when that becomes so. On a GPU it ends between requests, or after
-   * a while, because each change costs a captured graph. On a CPU a change costs nothing while the rows do (the last layer
-   * computes all of a prompt's), so there a head that is far from paying has them read before a probe only.
-   */
+  /** Which context of the target decodes, and whether its hidden rows are read. */
   #chooseTier(): void {
     const { running } = this.slots;
     if (!this.tier.hasPlain || running.length === 0) return;
     const prefilling = this.slots.inPhase("prefill");
-    const { isAsynchronous } = this.#backend.description;
-    const waits = !isAsynchronous && this.gate.stepsToProbe > hintRows + 1 && this.gate.isHopeless(running.length);
-    const isRead = !waits && this.gate.canPayAt(running.length);
-    this.#nUnread = isRead ? 0 : this.#nUnread + 1;
-    if (this.#hasHead && (isRead || !isAsynchronous || this.#nUnread > maxUnread || (running.length === prefilling.length && prefilling.every((s) => s.nPast === 0)))) {
+    const isBetweenRequests = running.length === prefilling.length && prefilling.every((s) => s.nPast === 0);
+    const isRead = this.#hiddenReading.next(this.gate, running.length, isBetweenRequests);
+    if (this.#hasHead && isRead !== undefined) {
       this.#target.setHiddenOutput(isRead);
       this.#verifier.keepsHidden = isRead;
     }
@@ -238,7 +226,7 @@ export class Engine implements EngineLoop {
       const n = wanted > 0 ? drafter.draft(seqs, wanted, this.#launched) : 0;
       const [head, ...others] = this.#backend.heads;
       if (isShadowed) {
-        const asked = isHopeless && head !== undefined && others.length === 0 ? this.#hinted(live, head) : live;
+        const asked = isHopeless && head !== undefined && others.length === 0 ? hinted(live, head, this.totals.nSteps) : live;
         this.#shadow.start(asked, drafter.draft(asked, chosen));
       }
       this.meter.drafted(n);
@@ -264,13 +252,6 @@ export class Engine implements EngineLoop {
     this.gate.endStep(seqs.length, nDraft, isTypical && !isRollingZero ? this.meter.costMs : undefined);
     this.planner.noteDecode(this.meter.totalMs, nDraft);
     this.totals.noteDecode(seqs.length, nDraft, this.meter.totalMs);
-  }
-
-  /** Some sequences, others each time, whose next drafts a probe may have for the price of a few rows. */
-  #hinted(live: readonly Sequence[], head: DecodeContext): readonly Sequence[] {
-    const asked = live.length <= hintSeqs ? live : Array.from({ length: hintSeqs }, (_, i) => live[(this.totals.nSteps + i) % live.length] as Sequence);
-    for (const seq of asked) skipTo(head, seq, seq.nPast - hintRows);
-    return asked;
   }
 
   /** Acceptance that a probe learned without verifying; synthetic rates replace the comparison as they do in a verify. */

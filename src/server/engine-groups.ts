@@ -7,7 +7,7 @@
  */
 import type { EngineInfo, EngineSnapshot, GenerateRequest } from "../engine/request.ts";
 import { errorMessage, UserError } from "../util/errors.ts";
-import { HEARTBEAT_INTERVAL_MS, refusal, SNAPSHOT_INTERVAL_MS, type HostPort } from "./engine-host.ts";
+import { HEARTBEAT_INTERVAL_MS, SNAPSHOT_INTERVAL_MS, type HostPort } from "./engine-host.ts";
 import { EXIT_LOST, type FromEngine, type ToEngine } from "./engine-protocol.ts";
 import { HangWatch } from "./hang-watch.ts";
 import { addTotals, emptySnapshot } from "./server-engine.ts";
@@ -19,12 +19,19 @@ export interface EngineThread {
   listen(onMessage: (message: FromEngine) => void, onEnd: (reason: string) => void): void;
 }
 
-export interface GroupHooks {
-  /** Loads what the engines share and starts their threads; each gets its "start" message from here on. */
-  readonly open: (options: unknown, progress: (fraction: number, what: string) => void) => { readonly threads: readonly EngineThread[]; readonly optionsOf: (group: number) => unknown; readonly loadedBytes: () => number; close(): void };
-  readonly exit: (code: number) => void;
+/** What the engines share, and their threads; each is sent its "start" message by whoever opened it. */
+export interface OpenGroups {
+  readonly threads: readonly EngineThread[];
+  readonly optionsOf: (group: number) => unknown;
   /** Longest silence of a thread before the process counts as hung; 0: any. */
-  readonly hangMsOf: (options: unknown) => number;
+  readonly hangMs: number;
+  readonly loadedBytes: () => number;
+  close(): void;
+}
+
+export interface GroupHooks {
+  readonly open: (options: unknown, progress: (fraction: number, what: string) => void) => OpenGroups;
+  readonly exit: (code: number) => void;
 }
 
 /** What a process of several engines does with the messages of its parent. It ends when the parent says so or one engine is lost. */
@@ -48,12 +55,11 @@ class EngineGroups {
   readonly #hooks: GroupHooks;
   readonly #port: HostPort;
   #members: readonly Member[] = [];
-  #shared: ReturnType<GroupHooks["open"]> | undefined;
+  #shared: OpenGroups | undefined;
   readonly #groupOf = new Map<number, Member>();
   /** Integrity checks that wait for answers: how many are missing, and the first problem. */
   readonly #checks = new Map<number, { nLeft: number; problem: string | undefined }>();
   #startMs = 0;
-  #hangMs = 0;
   #lastSnapshotMs = 0;
   #isClosing = false;
   #hasClosed = false;
@@ -93,7 +99,6 @@ class EngineGroups {
 
   #start(options: unknown): void {
     this.#startMs = performance.now();
-    this.#hangMs = this.#hooks.hangMsOf(options);
     const progress = (fraction: number, what: string): void => this.#port.send({ kind: "progress", fraction, what });
     try {
       this.#shared = this.#hooks.open(options, progress);
@@ -113,10 +118,6 @@ class EngineGroups {
   #submit(request: GenerateRequest): void {
     const loadOf = (member: Member): number => member.nInFlight / (member.info?.nSlots ?? 1);
     const member = this.#members.reduce((best, other) => (loadOf(other) < loadOf(best) ? other : best));
-    if (member.info === undefined) {
-      this.#port.send({ kind: "events", events: [refusal(request.id, request.prompt.length)] });
-      return;
-    }
     member.nInFlight++;
     this.#groupOf.set(request.id, member);
     member.thread.send({ kind: "submit", request });
@@ -172,7 +173,7 @@ class EngineGroups {
     const info = this.#members[0]?.info as EngineInfo;
     this.#port.send({ kind: "ready", info: { ...info, nSlots, nCtxSeq: Math.min(...this.#members.map((m) => m.info?.nCtxSeq ?? Infinity)), loadMs: performance.now() - this.#startMs, loadedBytes: this.#shared?.loadedBytes() ?? 0 }, snapshot: this.#merged() });
     // This thread always has a sign of life to give: it must not hide one that hangs.
-    for (const member of this.#members) member.watch = new HangWatch(this.#hangMs, (silentMs) => this.#onHang(silentMs));
+    for (const member of this.#members) member.watch = new HangWatch(this.#shared?.hangMs ?? 0, (silentMs) => this.#onHang(silentMs));
     setInterval(() => this.#port.send({ kind: "alive" }), HEARTBEAT_INTERVAL_MS).unref();
   }
 

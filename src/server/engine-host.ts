@@ -161,7 +161,7 @@ class EngineHost {
   }
 }
 
-export function refusal(id: number, nPrompt: number): Extract<FromEngine, { kind: "events" }>["events"][number] {
+function refusal(id: number, nPrompt: number): Extract<FromEngine, { kind: "events" }>["events"][number] {
   return {
     kind: "finish",
     id,

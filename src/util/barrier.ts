@@ -18,7 +18,6 @@ export class Barrier {
   readonly #index: number;
   readonly #words: Int32Array;
   readonly #board: Uint8Array;
-  #isBusy = false;
 
   constructor({ size, words: memory, board }: BarrierMemory, index: number) {
     this.#size = size;
@@ -29,12 +28,11 @@ export class Barrier {
 
   /** Tells the others whether this thread has work. */
   set isBusy(isBusy: boolean) {
-    this.#isBusy = isBusy;
     Atomics.store(this.#words, words.busy + this.#index, isBusy ? 1 : 0);
   }
 
   get isBusy(): boolean {
-    return this.#isBusy;
+    return Atomics.load(this.#words, words.busy + this.#index) === 1;
   }
 
   /** Whether another thread has work. */

@@ -1,27 +1,14 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import { greedySampling, type EngineEvent, type GenerateRequest } from "../../src/engine/request.ts";
+import type { EngineEvent } from "../../src/engine/request.ts";
 import { receiveForGroups, type EngineThread } from "../../src/server/engine-groups.ts";
 import { receiveForEngine } from "../../src/server/engine-host.ts";
 import { EXIT_LOST, type FromEngine, type ToEngine } from "../../src/server/engine-protocol.ts";
 import { UserError } from "../../src/util/errors.ts";
-import { byteTokenizer, textOf } from "./byte-tokenizer.ts";
-import { ScriptedEngine } from "./scripted-engine.ts";
+import { textOf } from "./byte-tokenizer.ts";
+import { ScriptedEngine, scriptRequest } from "./scripted-engine.ts";
 
 beforeEach(() => void vi.useFakeTimers({ toFake: ["setInterval", "clearInterval"] }));
 afterEach(() => void vi.useRealTimers());
-
-const request = (id: number, script: string): GenerateRequest => ({
-  id,
-  prompt: byteTokenizer.tokenize(`@@${script}`, { addSpecial: false, parseSpecial: false }),
-  maxTokens: 1000,
-  sampling: greedySampling,
-  stop: [],
-  ignoreEos: false,
-  nLogprobs: undefined,
-  grammar: undefined,
-  nMax: undefined,
-  cachePrompt: false,
-});
 
 /** Groups of scripted engines in this thread: what each was sent, what the parent got, how the process ended. */
 class Groups {
@@ -34,16 +21,15 @@ class Groups {
   brokenGroup = -1;
   readonly #receive: (message: ToEngine) => void;
 
-  constructor(slots: readonly number[], { hangMs = 0, fail = undefined as string | undefined } = {}) {
+  constructor(slots: readonly number[], { fail = undefined as string | undefined } = {}) {
     this.sent = slots.map(() => []);
     this.#receive = receiveForGroups(
       {
         open: () => {
           if (fail !== undefined) throw new UserError(fail);
-          return { threads: slots.map((n, i) => this.#thread(n, i)), optionsOf: () => undefined, loadedBytes: () => 7, close: () => void (this.isClosed = true) };
+          return { threads: slots.map((n, i) => this.#thread(n, i)), optionsOf: () => undefined, hangMs: 0, loadedBytes: () => 7, close: () => void (this.isClosed = true) };
         },
         exit: (code) => void this.exits.push(code),
-        hangMsOf: () => hangMs,
       },
       { listen: () => {}, send: (message, then) => (this.got.push(message), then?.()) },
     );
@@ -99,11 +85,11 @@ describe("groups of slots behind one port", () => {
 
   test("a request goes to the group with the fewest for its slots, the first of equals", async () => {
     const groups = await new Groups([4, 4, 2]).ready();
-    for (let id = 1; id <= 5; id++) groups.send({ kind: "submit", request: request(id, "hold x") });
+    for (let id = 1; id <= 5; id++) groups.send({ kind: "submit", request: scriptRequest(id, "hold x") });
     expect(groups.groupsOf()).toEqual([2, 2, 1]);
     groups.send({ kind: "cancel", id: 1 });
     await groups.until(() => groups.events.some((event) => event.kind === "finish"));
-    groups.send({ kind: "submit", request: request(6, "hold x") });
+    groups.send({ kind: "submit", request: scriptRequest(6, "hold x") });
     expect(groups.groupsOf()).toEqual([3, 2, 1]);
     expect(groups.sent.map((messages) => messages.filter((message) => message.kind === "cancel").length)).toEqual([1, 0, 0]);
   });
@@ -111,7 +97,7 @@ describe("groups of slots behind one port", () => {
   test("texts arrive whole, from slots that no other group has, and totals count all groups", async () => {
     const groups = await new Groups([2, 2]).ready();
     const words = ["alpha", "beta", "gamma", "delta"];
-    for (const [id, word] of words.entries()) groups.send({ kind: "submit", request: request(id, `say ${word}`) });
+    for (const [id, word] of words.entries()) groups.send({ kind: "submit", request: scriptRequest(id, `say ${word}`) });
     await groups.until(() => groups.events.filter((event) => event.kind === "finish").length === words.length);
     const texts = words.map((_, id) => textOf(groups.events.flatMap((event) => (event.kind === "tokens" && event.id === id ? event.tokens : []))));
     expect(texts).toEqual(words);
@@ -132,14 +118,15 @@ describe("groups of slots behind one port", () => {
     expect(groups.got.findLast((message) => message.kind === "checked")).toEqual({ kind: "checked", id: 10, problem: "cells left over" });
   });
 
-  test("one that is lost, ends or hangs ends the process with its reason", async () => {
+  test("one that is lost or ends ends the process, and the first reason is the one that is told", async () => {
     const lost = await new Groups([1, 1]).ready();
-    lost.send({ kind: "submit", request: request(1, "lost") });
+    lost.send({ kind: "submit", request: scriptRequest(1, "lost") });
     await lost.until(() => lost.exits.length > 0);
     expect([lost.exits[0], lost.got.at(-1)?.kind]).toEqual([EXIT_LOST, "lost"]);
     const ended = await new Groups([1, 1]).ready();
     ended.endOf[1]?.("out of memory");
-    expect([ended.exits, ended.got.at(-1)]).toEqual([[EXIT_LOST], { kind: "lost", message: "out of memory" }]);
+    ended.endOf[0]?.("the thread of group 0 ended with 1");
+    expect([ended.exits, ended.got.filter((message) => message.kind === "lost")]).toEqual([[EXIT_LOST], [{ kind: "lost", message: "out of memory" }]]);
   });
 
   test("what cannot be loaded is told as the user's to fix", () => {

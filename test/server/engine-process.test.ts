@@ -1,8 +1,8 @@
 import { afterEach, describe, expect, test } from "vitest";
-import { EngineUnavailable, greedySampling, type EngineEvent, type FinishEvent, type GenerateRequest } from "../../src/engine/request.ts";
+import { EngineUnavailable, type EngineEvent, type FinishEvent, type GenerateRequest } from "../../src/engine/request.ts";
 import { startEngineProcess, type EngineProcess, type EngineProcessOptions } from "../../src/server/engine-process.ts";
-import { byteTokenizer, textOf } from "./byte-tokenizer.ts";
-import type { ScriptedOptions } from "./scripted-engine.ts";
+import { textOf } from "./byte-tokenizer.ts";
+import { scriptRequest, type ScriptedOptions } from "./scripted-engine.ts";
 
 const engines: EngineProcess[] = [];
 function start(scripted: ScriptedOptions & { fail?: string } = {}, options: Partial<EngineProcessOptions> = {}): EngineProcess {
@@ -15,21 +15,7 @@ afterEach(async () => {
 });
 
 let nextId = 1;
-function request(script: string, more: Partial<GenerateRequest> = {}): GenerateRequest {
-  return {
-    id: nextId++,
-    prompt: byteTokenizer.tokenize(`@@${script}`, { addSpecial: false, parseSpecial: false }),
-    maxTokens: 1000,
-    sampling: greedySampling,
-    stop: [],
-    ignoreEos: false,
-    nLogprobs: undefined,
-    grammar: undefined,
-    nMax: undefined,
-    cachePrompt: false,
-    ...more,
-  };
-}
+const request = (script: string, more: Partial<GenerateRequest> = {}): GenerateRequest => scriptRequest(nextId++, script, more);
 
 interface Outcome {
   readonly text: string;
