@@ -3,14 +3,16 @@
  * requests in turn, processor time of all their processes for each output token (wall time beside it). Processor time,
  * because a busy machine changes it little; where one thread computes and nothing waits, their ratio is that of the speeds.
  *
- * Two servers with the same flags differ by up to 2% for as long as they live (where their memory lies), so the unit is a
- * start: both servers anew, ROUNDS rounds in turn, the median of their ratios (a neighbour's burst of work hits one round);
+ * Both servers run on one CPU, in turn: two CPUs of a shared machine may differ by half for minutes, and a process stays
+ * where it is. Two servers with the same flags differ by up to 2% for as long as they live (where their memory lies), so the
+ * unit is a start: both servers anew, ROUNDS rounds in turn, the median of their ratios (a neighbour's burst of work hits one round);
  * the interval is over the starts.
  *
  *   npm run bench:gate -- MODEL HEAD [STARTS] [ROUNDS] [same]      same: two servers without a head, for the noise
  */
-import { spawn, type ChildProcess } from "node:child_process";
+import { spawn, spawnSync, type ChildProcess } from "node:child_process";
 import * as fs from "node:fs";
+import * as os from "node:os";
 import { fileURLToPath } from "node:url";
 import { median } from "../src/util/stats.ts";
 import { renderMarkdown } from "../src/util/table.ts";
@@ -18,11 +20,22 @@ import { renderMarkdown } from "../src/util/table.ts";
 const [model = "", head = "", starts = "16", rounds = "8", same] = process.argv.slice(2);
 const nSlots = 16;
 const settings = [
-  { concurrency: 1, nTokens: 600 },
-  { concurrency: 4, nTokens: 250 },
-  { concurrency: 8, nTokens: 150 },
-  { concurrency: 16, nTokens: 120 },
+  { concurrency: 1, nTokens: 300 },
+  { concurrency: 4, nTokens: 125 },
+  { concurrency: 8, nTokens: 75 },
+  { concurrency: 16, nTokens: 60 },
 ];
+/**
+ * Requests of each setting before anything counts. V8 compiles the engine's code in threads of its own during the first
+ * ten thousand tokens, 60 to 150 microseconds a token and more of it with a gate; a server that lives pays that once.
+ */
+const nWarmUp = 12;
+
+const hasTaskset = os.availableParallelism() > 1 && spawnSync("taskset", ["-V"]).status === 0;
+/** Before a server's command line. The client stays off that CPU. */
+const onServerCpu = hasTaskset ? ["taskset", "-c", "0"] : [];
+if (hasTaskset) spawnSync("taskset", ["-a", "-c", "-p", `1-${os.availableParallelism() - 1}`, String(process.pid)]);
+else process.stderr.write("one CPU, or no taskset: servers are not pinned, and the machine's noise counts\n");
 
 interface Server {
   readonly name: string;
@@ -32,7 +45,8 @@ interface Server {
 
 async function start(name: string, port: number, flags: readonly string[]): Promise<Server> {
   const cli = fileURLToPath(new URL("../dist/src/cli.js", import.meta.url));
-  const child = spawn(process.execPath, [cli, "serve", "-m", model, "--port", String(port), "--parallel", String(nSlots), "-c", String(nSlots * 1024), "--threads", "1", ...flags], { stdio: "ignore" });
+  const [command, ...args] = [...onServerCpu, process.execPath, cli, "serve", "-m", model, "--port", String(port), "--parallel", String(nSlots), "-c", String(nSlots * 1024), "--threads", "1", ...flags];
+  const child = spawn(command as string, args, { stdio: "ignore" });
   const url = `http://127.0.0.1:${port}`;
   for (let i = 0; i < 600; i++) {
     if (child.exitCode !== null) throw new Error(`${name} ended with ${child.exitCode}`);
@@ -90,6 +104,7 @@ async function runStart(n: number): Promise<{ cpu: number; wall: number }[]> {
   // Who is started first may get the better memory.
   const servers = n % 2 === 0 ? [await none(), await gate()] : [await gate(), await none()].toReversed();
   try {
+    for (const { concurrency, nTokens } of settings) for (let i = 0; i < nWarmUp; i++) for (const server of servers) await load(server, concurrency, nTokens, -1 - i);
     const ratios: { cpu: number; wall: number }[] = [];
     for (const { concurrency, nTokens } of settings) {
       const logs: { cpu: number; wall: number }[] = [];
@@ -97,7 +112,7 @@ async function runStart(n: number): Promise<{ cpu: number; wall: number }[]> {
         const pair: { cpuMs: number; wallMs: number }[] = [];
         for (const i of round % 2 === 0 ? [0, 1] : [1, 0]) pair[i] = await load(servers[i] as Server, concurrency, nTokens, round);
         const [a, b] = pair as [{ cpuMs: number; wallMs: number }, { cpuMs: number; wallMs: number }];
-        // The first round warms up and lets the gate find out.
+        // In the first round the gate finds out what this concurrency costs.
         if (round > 0) logs.push({ cpu: Math.log(a.cpuMs / b.cpuMs), wall: Math.log(a.wallMs / b.wallMs) });
       }
       const ratio = { cpu: median(logs.map((x) => x.cpu)), wall: median(logs.map((x) => x.wall)) };

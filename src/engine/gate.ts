@@ -4,8 +4,8 @@
  * It takes the length with the most expected tokens per second: tokens from recent acceptance, time from the measured
  * cost table. Three things keep it calm and honest: a change must win by more than `hysteresis` and repay the price of
  * rebuilding graphs within `horizonSteps`; at length 0 it probes now and then, with back-off, only where even perfect
- * acceptance could pay; a probe goes on while its own drafts are accepted often enough and ends at once when not, so that
- * an untrained head costs one bad step per `maxProbeSteps`.
+ * acceptance could pay, the rarer the less it could win; a probe goes on while its own drafts are accepted often enough
+ * and ends at once when not, so that an untrained head costs one bad step per `maxProbeSteps`.
  * Sources of the idea: SGLang's adaptive steps and vLLM's draft length by batch size (one length a batch, from tables);
  * the measured cost table, and zero as the true plain path, are ours.
  */
@@ -31,6 +31,10 @@ const maxPrice = 0.03;
 
 /** Drafting that promises less than this share of plain decoding's rate is hopeless for now. */
 const hopelessShare = 0.95;
+
+/** Where even drafts that are all accepted would win less than this, probes are rarer in proportion, up to `maxPatience` times. */
+const worthProbing = 0.2;
+const maxPatience = 4;
 
 export type GateReason = "fixed" | "best" | "hold" | "probe" | "cannot-pay" | "idle-at-zero" | "capped";
 
@@ -66,6 +70,8 @@ export class Gate {
   #probe: Probe | undefined;
   #stepsAtZero = 0;
   #probeAfter: number;
+  /** By how much probes are put off because little can be won. */
+  #patience = 1;
   #lastNSeqs = 0;
   #forced: number | undefined;
 
@@ -139,7 +145,7 @@ export class Gate {
 
   /** Steps at length 0 until the next probe; 0 while drafting or probing. */
   get stepsToProbe(): number {
-    return this.isDrafting ? 0 : Math.max(0, this.#probeAfter - this.#stepsAtZero);
+    return this.isDrafting ? 0 : Math.max(0, this.#probeAfter * this.#patience - this.#stepsAtZero);
   }
 
   /** Whether `nSeqs` sequences could win by drafts that are all accepted. */
@@ -236,7 +242,8 @@ export class Gate {
       this.reason = "cannot-pay";
       return;
     }
-    if (this.#stepsAtZero < this.#probeAfter) {
+    this.#patience = Math.min(maxPatience, Math.max(1, worthProbing / this.#mostGain(nSeqs)));
+    if (this.#stepsAtZero < this.#probeAfter * this.#patience) {
       this.reason = "idle-at-zero";
       return;
     }
@@ -251,6 +258,15 @@ export class Gate {
     const plain = 1 / table.stepMs(nSeqs, 0);
     for (let k = this.#least; k <= this.#options.nMax; k++) if ((k + 1) / table.stepMs(nSeqs, k) > plain * (1 + this.#options.hysteresis)) return k;
     return 0;
+  }
+
+  /** By what share drafts that are all accepted would beat plain decoding; at least the hysteresis. */
+  #mostGain(nSeqs: number): number {
+    const table = this.#table as CostTable;
+    const { hysteresis, nMax } = this.#options;
+    let best = 0;
+    for (let k = this.#least; k <= nMax; k++) best = Math.max(best, (k + 1) / table.stepMs(nSeqs, k));
+    return Math.max(hysteresis, best * table.stepMs(nSeqs, 0) - 1);
   }
 
   /** A probe lasts while its first position is accepted often enough to break even, at most until the estimate decides. */

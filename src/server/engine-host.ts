@@ -1,16 +1,19 @@
 /**
  * The engine's side of the process or thread border: owns an EngineLoop, feeds it messages, sends back one message a step.
  *
- * A step is synchronous and may last long (a prefill), so the loop returns to the event loop after each one:
- * submits and cancels that arrived in the meantime take effect at the next step.
+ * A step is synchronous and may last long (a prefill): submits and cancels that arrived in the meantime take effect at
+ * the next one. A process reads them by returning to the event loop after each step, a thread asks its port and returns
+ * now and then only.
  */
-import { parentPort } from "node:worker_threads";
+import { parentPort, receiveMessageOnPort } from "node:worker_threads";
 import type { EngineLoop, EventSink } from "../engine/loop.ts";
 import { UserError, errorMessage } from "../util/errors.ts";
 import { EXIT_LOST, type FromEngine, type ToEngine } from "./engine-protocol.ts";
 
 export const SNAPSHOT_INTERVAL_MS = 100;
 export const HEARTBEAT_INTERVAL_MS = 500;
+/** Longest time without a turn of the event loop (timers, the trace's file) where messages come without one. */
+const TURN_MS = 50;
 
 export interface HostHooks {
   /** Give this to the engine as its sink. */
@@ -27,6 +30,8 @@ export interface HostPort {
   listen(onMessage: (message: ToEngine) => void): void;
   /** `then` runs once the message is on its way. */
   send(message: FromEngine, then?: () => void): void;
+  /** The next message that waits, where that can be asked without a turn of the event loop. */
+  readonly poll?: () => ToEngine | undefined;
 }
 
 /** The port to `startEngineProcess`, which must have forked this process. The process ends when its parent goes away. */
@@ -54,6 +59,7 @@ export function threadPort(): HostPort {
       port.postMessage(message);
       if (then !== undefined) setImmediate(then);
     },
+    poll: () => (receiveMessageOnPort(port) as { message: ToEngine } | undefined)?.message,
   };
 }
 
@@ -134,18 +140,28 @@ class EngineHost {
   }
 
   #turn(loop: EngineLoop): void {
+    const { poll } = this.#port;
+    const untilMs = performance.now() + TURN_MS;
     let hasMore: boolean;
-    try {
-      hasMore = loop.step();
-    } catch (error) {
-      this.#port.send({ kind: "lost", message: errorMessage(error) }, () => process.exit(EXIT_LOST));
-      return;
-    }
-    const nowMs = performance.now();
-    if (!hasMore || nowMs - this.#lastSnapshotMs >= SNAPSHOT_INTERVAL_MS) {
-      this.#lastSnapshotMs = nowMs;
-      this.#port.send({ kind: "snapshot", snapshot: loop.snapshot() });
-    }
+    let nowMs: number;
+    do {
+      try {
+        hasMore = loop.step();
+      } catch (error) {
+        this.#port.send({ kind: "lost", message: errorMessage(error) }, () => process.exit(EXIT_LOST));
+        return;
+      }
+      nowMs = performance.now();
+      if (!hasMore || nowMs - this.#lastSnapshotMs >= SNAPSHOT_INTERVAL_MS) {
+        this.#lastSnapshotMs = nowMs;
+        this.#port.send({ kind: "snapshot", snapshot: loop.snapshot() });
+      }
+      if (poll === undefined) break;
+      for (let message = poll(); message !== undefined; message = poll()) {
+        this.receive(message);
+        hasMore = true;
+      }
+    } while (hasMore && nowMs < untilMs);
     if (hasMore) setImmediate(() => this.#turn(loop));
     else this.#isStepping = false;
   }

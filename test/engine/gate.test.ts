@@ -176,3 +176,21 @@ test("costs while other groups work are a table of their own: the length follows
   expect(alone.stepMs(4, 0)).toBeLessThan(6.6);
   expect(crowded.stepMs(4, 0)).toBe(9.64);
 });
+
+test("where little can be won probes are rarer", () => {
+  const nProbes = (k1Ms: number): number => {
+    const gate = new Gate({ mode: "adaptive", nMax: 1 }, new CostTable({ nSeqs: [1, 2], stepMs: [[10, k1Ms], [10, k1Ms]], changeMs: 0, moveMs: 5, prefillBaseMs: 0, prefillRowMs: 0 }));
+    let n = 0;
+    for (let step = 0; step < 8000; step++) {
+      const k = gate.choose(1, 1);
+      gate.note(k, 0);
+      gate.endStep(1, k, undefined);
+      if (step >= 1000 && k > 0) n++;
+    }
+    return n;
+  };
+  // Twice as fast at best, or 5%.
+  expect(nProbes(10.6)).toBeGreaterThan(40);
+  expect(nProbes(19)).toBeLessThan(nProbes(10.6) / 3);
+  expect(nProbes(19)).toBeGreaterThan(5);
+});
