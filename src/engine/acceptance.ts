@@ -21,6 +21,7 @@ export class AcceptanceEstimate {
   /** Answers by position and by length, until a count changes: the gate asks a dozen times a step. */
   readonly #conditional: Float64Array;
   readonly #expected: Float64Array;
+  readonly #variance: Float64Array;
   #isStale = true;
 
   constructor(nMax: number, { windowSteps = 64, idleWindowSteps = 512, prior = 0.8, priorWeight = 1 } = {}) {
@@ -28,6 +29,7 @@ export class AcceptanceEstimate {
     this.#reached = new Float64Array(nMax);
     this.#conditional = new Float64Array(nMax);
     this.#expected = new Float64Array(nMax + 1).fill(1);
+    this.#variance = new Float64Array(nMax + 1);
     this.#decay = 1 - 1 / windowSteps;
     this.#idleDecay = 1 - 1 / idleWindowSteps;
     this.#prior = prior;
@@ -71,14 +73,25 @@ export class AcceptanceEstimate {
     return this.#expected[k] as number;
   }
 
+  /** Variance of the tokens of one sequence in a step of draft length k. */
+  tokenVariance(k: number): number {
+    if (this.#isStale) this.#answer();
+    return this.#variance[k] as number;
+  }
+
   #answer(): void {
     let before = this.#prior;
     let reach = 1;
+    let meanSquare = 1;
     for (let i = 0; i < this.#conditional.length; i++) {
       before = ((this.#accepted[i] as number) + before * this.#priorWeight) / ((this.#reached[i] as number) + this.#priorWeight);
       this.#conditional[i] = before;
       reach *= before;
-      this.#expected[i + 1] = (this.#expected[i] as number) + reach;
+      const expected = (this.#expected[i] as number) + reach;
+      // One token more with chance `reach`: (i + 2)^2 instead of (i + 1)^2.
+      meanSquare += (2 * i + 3) * reach;
+      this.#expected[i + 1] = expected;
+      this.#variance[i + 1] = meanSquare - expected * expected;
     }
     this.#isStale = false;
   }

@@ -1,4 +1,4 @@
-/** When requests come: their rate, how many come together, how often the end of one brings the next. Pure but for its memory. */
+/** When requests come and how they end: their rate, how many come together, how often the end of one brings the next. Pure but for its memory. */
 import { burstGapMs } from "./scheduler.ts";
 
 /** Arrivals are forgotten over this time. */
@@ -6,6 +6,7 @@ const memoryMs = 4000;
 /** An arrival this soon after a finish is the same client's next request. */
 const refillMs = 200;
 const refillRate = 0.1;
+const lengthRate = 0.1;
 /** A client that sends its next request at once has done so by now. */
 const soonMs = 15;
 
@@ -21,6 +22,8 @@ export class Arrivals {
   readonly #finishedMs: number[] = [];
   /** Share of ended requests that another follows at once: near 1 under a closed loop, near 0 for lone users. */
   #refillShare = 0.5;
+  /** Share of late requests that ended by their token limit. */
+  lengthShare = 0;
 
   noteArrival(now: number): void {
     this.#nRecent = this.#nRecent * Math.exp((this.lastMs - now) / memoryMs) + 1;
@@ -30,9 +33,10 @@ export class Arrivals {
     if (this.#finishedMs.shift() !== undefined) this.#refillShare += refillRate * (1 - this.#refillShare);
   }
 
-  noteFinish(now: number): void {
+  noteFinish(now: number, isByLength = false): void {
     this.#hasEnded = true;
     this.#finishedMs.push(now);
+    this.lengthShare += lengthRate * ((isByLength ? 1 : 0) - this.lengthShare);
   }
 
   /** Mean time between arrivals over the last seconds; long when few came. */

@@ -124,6 +124,7 @@ export class Engine implements EngineLoop {
       this.#crowd.isBusy = this.slots.running.length > 0;
       this.gate.isCrowded = this.#crowd.isCrowded;
     }
+    this.gate.endSpread = this.slots.endSpread;
     this.#chooseTier();
     if (this.#config.holdShape && isBatched) this.shape.holdGhosts(this.slots, this.#clock(), this.info.nMax);
     if (leavesLast) this.shape.leaveLast(this.slots);
@@ -237,7 +238,7 @@ export class Engine implements EngineLoop {
     if (nDraft > 0) this.#drafter?.afterVerify(seqs);
     if (this.#shadow.isOpen) this.#shadow.settle((n, nAccepted) => this.#noteShadow(n, nAccepted));
     for (const seq of live) {
-      seq.hasDecoded = true;
+      seq.firstStep ??= this.totals.nSteps;
       this.slots.emit(seq);
     }
     this.meter.end();

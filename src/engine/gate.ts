@@ -11,6 +11,7 @@
  */
 import { AcceptanceEstimate } from "./acceptance.ts";
 import type { CostTable } from "./cost-table.ts";
+import { endLoss, noSpread, type EndSpread } from "./end-spread.ts";
 
 export interface GateOptions {
   readonly mode: "fixed" | "adaptive";
@@ -60,6 +61,8 @@ export class Gate {
   /** Time of a step at length 0 over the table's, in the context that decodes now, and in one that can roll back. */
   zeroFactor = 1;
   rollingRatio = 1;
+  /** Requests that would end together without drafts. */
+  endSpread: EndSpread = noSpread;
   #table: CostTable | undefined;
   /** Costs while this engine works alone on the device, and while other groups work too. */
   #alone: CostTable | undefined;
@@ -208,9 +211,12 @@ export class Gate {
     if (measuredMs !== undefined) this.#table?.refine(nSeqs, nDraft, measuredMs);
   }
 
-  /** Expected tokens per millisecond of the batch at length k. */
+  /** Expected tokens per millisecond of the batch at length k, less what is lost by ends that drift apart. */
   rate(nSeqs: number, k: number): number {
-    return (nSeqs * this.acceptance.expectedTokens(k)) / ((this.#table as CostTable).stepMs(nSeqs, k) * (k === 0 ? this.zeroFactor : 1));
+    const expected = this.acceptance.expectedTokens(k);
+    const stepMs = (this.#table as CostTable).stepMs(nSeqs, k);
+    if (k === 0) return nSeqs / (stepMs * this.zeroFactor);
+    return (nSeqs * expected * (1 - endLoss(this.endSpread, expected, this.acceptance.tokenVariance(k)))) / stepMs;
   }
 
   #adopt(nSeqs: number): void {

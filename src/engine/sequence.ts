@@ -41,8 +41,8 @@ export class Sequence {
   readUntil = 0;
   /** The prompt's last token is not read but left to the first decode step as its pending token. */
   leavesLast = false;
-  /** A decode step has had it: it is part of the batch's shape. */
-  hasDecoded = false;
+  /** The step that decoded it first: since then it is part of the batch's shape. */
+  firstStep: number | undefined;
   /** What decoding on as a ghost has cost. */
   ghostMs = 0;
   nPast = 0;
@@ -88,7 +88,7 @@ export class Sequence {
     this.nCached = nCached;
     this.readUntil = this.nPrompt;
     this.leavesLast = false;
-    this.hasDecoded = false;
+    this.firstStep = undefined;
     this.nPast = nCached;
     if (nCached === 0) {
       this.headPast = 0;

@@ -7,6 +7,7 @@ import { Arrivals } from "./arrivals.ts";
 import type { Backend } from "./backend.ts";
 import type { EngineConfig } from "./config.ts";
 import type { Drafter } from "./drafters/drafter.ts";
+import { noSpread, spreadOf, type EndSpread, type RunningRequest } from "./end-spread.ts";
 import type { EventSink } from "./loop.ts";
 import { byUrgency, chooseSlot, reusableHistory, type FreeSlot } from "./placement.ts";
 import { PromptCache, restoreSlot, saveSlot } from "./prompt-cache.ts";
@@ -42,6 +43,7 @@ export class Slots {
   /** Whether the slot of a request that ends goes on being decoded; the engine says so each step. */
   leavesGhosts = false;
   readonly #cache: PromptCache | undefined;
+  #endSpread: EndSpread = noSpread;
   #isStale = true;
   #queue: Waiting[] = [];
   #outbox: EngineEvent[] = [];
@@ -102,6 +104,12 @@ export class Slots {
     return this.#running;
   }
 
+  /** Which running requests would end together if nothing were drafted. */
+  get endSpread(): EndSpread {
+    if (this.#isStale) this.#sort();
+    return this.#endSpread;
+  }
+
   #sort(): void {
     for (const list of Object.values(this.#byPhase)) list.length = 0;
     this.#running.length = 0;
@@ -114,7 +122,12 @@ export class Slots {
     }
     const { nSteps } = this.totals;
     this.#byPhase.prefill.sort((a, b) => byUrgency(a, b, nSteps));
+    this.#endSpread = spreadOf(this.#running.map((slot) => this.#runningRequest(this.sequences[slot] as Sequence)), this.arrivals.lengthShare);
     this.#isStale = false;
+  }
+
+  #runningRequest({ request, firstStep }: Sequence): RunningRequest {
+    return { maxTokens: (request as GenerateRequest).maxTokens, firstStep };
   }
 
   submit(request: GenerateRequest): boolean {
@@ -235,7 +248,7 @@ export class Slots {
   finish(seq: Sequence, reason: FinishReason, message?: string): void {
     const request = seq.request as GenerateRequest;
     const now = this.#d.clock();
-    this.arrivals.noteFinish(now);
+    this.arrivals.noteFinish(now, reason === "length");
     const firstTokenMs = seq.firstTokenMs === 0 ? now : seq.firstTokenMs;
     this.#outbox.push({
       kind: "finish",
@@ -248,7 +261,7 @@ export class Slots {
       timings: { queueMs: seq.startMs - seq.submittedMs, prefillMs: firstTokenMs - seq.startMs, decodeMs: now - firstTokenMs },
     });
     const isKept = this.#d.config.cachePrompt && request.cachePrompt && (reason === "stop" || reason === "length") && this.#keepHistory(seq);
-    const isGhost = !isKept && this.leavesGhosts && seq.hasDecoded && reason !== "error" && this.#keepHistory(seq);
+    const isGhost = !isKept && this.leavesGhosts && seq.firstStep !== undefined && reason !== "error" && this.#keepHistory(seq);
     seq.end();
     if (isGhost) seq.haunt();
     else if (!isKept) this.#empty(seq);
