@@ -79,7 +79,7 @@ test("a gain that ends together would eat is not drafted for, one that is larger
 });
 
 test("an engine learns that its requests end by their limits, and which of them run together", () => {
-  const h = harness({}, { nMax: 2 });
+  const h = harness({ nMax: 2 });
   const lateness = (): number => {
     h.engine.step();
     h.engine.step();
