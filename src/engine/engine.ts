@@ -54,7 +54,7 @@ export class Engine implements EngineLoop {
   readonly #hasHead: boolean;
   readonly #rng: Rng;
   readonly #crowd: EngineDependencies["crowd"];
-  /** Time of a decode step that the choice of a context has not counted yet. */
+  /** Time of decode steps that the choice of a context has not counted yet. */
   #lastDecodeMs = 0;
 
   /** The device works: time to send what the last step produced. */
@@ -160,7 +160,7 @@ export class Engine implements EngineLoop {
   /** Which context of the target decodes, and whether its hidden rows are read. */
   #chooseTier(): void {
     const { running } = this.slots;
-    if (!this.tier.hasPlain || running.length === 0) return;
+    if (!this.tier.hasPlain || running.length === 0 || this.gate.isResting(running.length)) return;
     const prefilling = this.slots.inPhase("prefill");
     const isBetweenRequests = running.length === prefilling.length && prefilling.every((s) => s.nPast === 0);
     const isRead = this.#hiddenReading.next(this.gate, running.length, isBetweenRequests);
@@ -170,11 +170,17 @@ export class Engine implements EngineLoop {
     }
     this.gate.rollingRatio = this.tier.rollingRatio;
     const { isPlain } = this.tier;
-    this.tier.choose(this.gate.plainGain(running.length), this.#lastDecodeMs, running);
+    this.tier.choose(this.gate.plainGain(running.length), this.#lastDecodeMs, running, this.#aheadMs(running.length));
     // A ghost is not worth a move to the other context.
     if (this.tier.isPlain !== isPlain) this.slots.dropGhosts();
     this.#lastDecodeMs = 0;
     this.gate.zeroFactor = this.tier.zeroFactor;
+  }
+
+  /** Decode time that most of the running requests will still take: a quarter of what their token limits allow, where it is limits that end requests. */
+  #aheadMs(nRunning: number): number {
+    const { table } = this.gate;
+    return table === undefined ? 0 : (this.slots.arrivals.lengthShare * this.slots.meanTokensLeft() * table.stepMs(nRunning, 0)) / 4;
   }
 
   /** Reads `chunk.length` prompt rows of each member; a member whose prompt is complete gets its first token. */
@@ -220,7 +226,7 @@ export class Engine implements EngineLoop {
     const isCompared = chosen > 0 && (this.tier.isPlain || this.gate.isProbing);
     const wanted = isCompared ? 0 : chosen;
     this.meter.begin("decode", seqs, wanted + 1, wanted, this.#drafter === undefined ? "no head" : this.gate.reason);
-    const isHopeless = this.#hasHead && this.gate.isHopeless(seqs.length);
+    const isHopeless = this.#hasHead && (isCompared || this.#verifier.keepsHidden) && this.gate.isHopeless(seqs.length);
     const isShadowed = isCompared && (this.#verifier.keepsHidden || !this.#hasHead) && this.#shadow.isDue(this.gate.isProbing);
     const nDraft = this.#guard(seqs, () => {
       const drafter = this.#drafter as Drafter;
@@ -244,7 +250,7 @@ export class Engine implements EngineLoop {
     this.meter.end();
     this.shape.noteStep(seqs.length, this.slots.inPhase("ghost"), this.meter.totalMs);
     if (nDraft === 0 && this.#verifier.keepsHidden && !isHopeless) this.#drafter?.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
-    this.#lastDecodeMs = this.meter.costMs;
+    this.#lastDecodeMs += this.meter.costMs;
     // Drafts that were only compared, or given up, are not part of what a step of this length costs.
     const isTypical = this.meter.isSteady && !isShadowed && !(wanted > 0 && nDraft === 0);
     // A step without drafts in the rolling context is not what one costs in the plain context.

@@ -37,6 +37,9 @@ const hopelessShare = 0.95;
 const worthProbing = 0.2;
 const maxPatience = 4;
 
+/** At length 0 nothing is learned but that length's own time, so there the choice is made anew every few steps only. */
+const restSteps = 8;
+
 export type GateReason = "fixed" | "best" | "hold" | "probe" | "cannot-pay" | "idle-at-zero" | "capped";
 
 interface Probe {
@@ -77,6 +80,8 @@ export class Gate {
   #patience = 1;
   #lastNSeqs = 0;
   #forced: number | undefined;
+  /** Steps for which length 0 stands without another look, while as many sequences decode. */
+  #restLeft = 0;
 
   constructor(options: GateOptions, table?: CostTable) {
     this.#options = { nMin: 0, hysteresis: 0.01, horizonSteps: 256, minProbeSteps: 32, maxProbeSteps: 160, ...options };
@@ -99,6 +104,7 @@ export class Gate {
     this.acceptance = new AcceptanceEstimate(this.#options.nMax);
     this.#current = this.#options.nMax;
     this.#probe = undefined;
+    this.#restLeft = 0;
   }
 
   /** Holds the draft length at k for calibration; undefined gives the choice back. */
@@ -108,7 +114,9 @@ export class Gate {
 
   /** Whether other groups of slots work on the device in this step. */
   set isCrowded(isCrowded: boolean) {
-    this.#table = isCrowded ? this.#crowded : this.#alone;
+    const table = isCrowded ? this.#crowded : this.#alone;
+    if (table !== this.#table) this.#restLeft = 0;
+    this.#table = table;
   }
 
   get table(): CostTable | undefined {
@@ -118,6 +126,11 @@ export class Gate {
   /** True while the head must be kept ready for the next step; false while it is fed lazily. */
   get isDrafting(): boolean {
     return (this.#forced ?? this.#current) > 0 || this.#probe !== undefined;
+  }
+
+  /** The next step drafts nothing, and neither acceptance nor costs have been weighed anew for `nSeqs` sequences. */
+  isResting(nSeqs: number): boolean {
+    return this.#restLeft > 0 && nSeqs === this.#lastNSeqs && this.#forced === undefined;
   }
 
   /** True while drafts are made to learn about acceptance, not to win time. */
@@ -169,10 +182,15 @@ export class Gate {
       this.reason = cap < nMax ? "capped" : "fixed";
       return this.#within(nMax, cap);
     }
+    if (this.isResting(nSeqs)) {
+      this.#restLeft--;
+      return 0;
+    }
     if (this.#probe !== undefined && this.#probeGoesOn(nSeqs)) return this.#within(this.#probe.k, cap);
     this.#adopt(nSeqs);
     this.#lastNSeqs = nSeqs;
     if (this.#current === 0) this.#maybeProbe(nSeqs);
+    if (!this.isDrafting) this.#restLeft = restSteps - 1;
     return this.#within(this.#probe?.k ?? this.#current, cap);
   }
 
@@ -188,6 +206,7 @@ export class Gate {
   /** The next step's graph is built anew whatever its length: a change is free. */
   noteBreak(): void {
     this.#lastNSeqs = 0;
+    this.#restLeft = 0;
   }
 
   /** One sequence's verify. */

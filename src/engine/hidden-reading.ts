@@ -7,15 +7,17 @@ import type { Gate } from "./gate.ts";
 import { skipTo } from "./head-feed.ts";
 import type { Sequence } from "./sequence.ts";
 
-/** Steps in a row that need no hidden rows, after which a GPU does not read them any more: its graph is captured anew then. */
-const maxUnread = 64;
+/** Looks in a row, one every eight steps, that find no need of hidden rows, after which a GPU does not read them any more: its graph is captured anew then. */
+const maxUnread = 8;
 /** While drafting is far from paying, a probe asks this many sequences, and feeds the head this many rows of each: the rest stays a gap in its context. */
-const hintSeqs = 8;
-const hintRows = 7;
+const hintSeqs = 2;
+const hintRows = 4;
+/** The gate may look at its choice anew that many steps later. */
+const lateSteps = 8;
 
 export class HiddenReading {
   readonly #isAsynchronous: boolean;
-  /** Steps in a row for which no hidden rows were needed. */
+  /** Looks in a row for which no hidden rows were needed. */
   #nUnread = 0;
 
   constructor(isAsynchronous: boolean) {
@@ -30,7 +32,7 @@ export class HiddenReading {
    * @returns undefined: as it is
    */
   next(gate: Gate, nRunning: number, isBetweenRequests: boolean): boolean | undefined {
-    const waits = !this.#isAsynchronous && gate.stepsToProbe > hintRows + 1 && gate.isHopeless(nRunning);
+    const waits = !this.#isAsynchronous && gate.stepsToProbe > hintRows + 1 + lateSteps && gate.isHopeless(nRunning);
     const isRead = !waits && gate.canPayAt(nRunning);
     this.#nUnread = isRead ? 0 : this.#nUnread + 1;
     return isRead || !this.#isAsynchronous || this.#nUnread > maxUnread || isBetweenRequests ? isRead : undefined;

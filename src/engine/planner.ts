@@ -52,6 +52,7 @@ export class Planner {
     const prefilling = slots.inPhase("prefill");
     const decoding = slots.inPhase("decode");
     const nDecoding = decoding.length;
+    if (prefilling.length === 0 && nBehindGhosts === 0) return this.#planWithoutPrompts(nDecoding);
     const prefillLeft = prefilling.map((s) => s.nPrefillLeft);
     let oldestMs = prefilling[0]?.submittedMs ?? Infinity;
     for (let i = 0; i < nBehindGhosts; i++) {
@@ -97,6 +98,13 @@ export class Planner {
     if (plan.kind !== "prefill" || nCtxSeq === nCells || nBehindGhosts > 0) return plan;
     const members = consecutiveMembers(plan.chunk.members, (i) => (prefilling[i] as Sequence).slot);
     return { kind: "prefill", chunk: { members, length: plan.chunk.length } };
+  }
+
+  #planWithoutPrompts(nDecoding: number): Plan {
+    const { arrivals } = this.#d.slots;
+    if (this.#isExpecting && arrivals.nExpected(this.#d.clock()) === 0) arrivals.forgetExpected();
+    this.#isExpecting = false;
+    return nDecoding > 0 ? { kind: "decode" } : { kind: "idle" };
   }
 
   /** Sequences that have had a step since their prompt, or have waited for one longer than a burst of prompts may take. */

@@ -126,6 +126,16 @@ export class Slots {
     this.#isStale = false;
   }
 
+  /** Tokens that the running requests may still have, on average. */
+  meanTokensLeft(): number {
+    let left = 0;
+    for (const slot of this.running) {
+      const { request, nOutput } = this.sequences[slot] as Sequence;
+      left += Math.min(request?.maxTokens ?? 0, this.#d.shape.nCtxSeq) - nOutput;
+    }
+    return this.running.length === 0 ? 0 : left / this.running.length;
+  }
+
   #runningRequest({ request, firstStep }: Sequence): RunningRequest {
     return { maxTokens: (request as GenerateRequest).maxTokens, firstStep };
   }

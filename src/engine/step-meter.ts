@@ -29,8 +29,11 @@ export class StepMeter {
   #why = "";
   #step = 0;
   #last: StepRecord | undefined;
-  #shape = "";
-  #lastShape = "";
+  /** Slots of the step and of the one before; kept for the trace alone. */
+  #slots = "";
+  #lastSlots = "";
+  /** What a step must have in common with the one before to be like it. */
+  readonly #lastShape = { kind: "", nSeqs: 0, width: 0, nRollback: 0 };
   #reusedTarget = 0;
   #reusedHead = 0;
   /** Draft length of the running or last step. */
@@ -67,10 +70,10 @@ export class StepMeter {
     this.nDraft = nDraft;
     this.nEmitted = 0;
     this.nAccepted = 0;
-    Object.assign(this.#o.verifyTimes, { decodeMs: 0, nDecodes: 0, nRows: 0, nOutputs: 0 });
-    if (this.#o.draftTimes !== undefined) Object.assign(this.#o.draftTimes, { processMs: 0, nProcessCalls: 0, generateMs: 0, nGenerateCalls: 0, nRowsLost: 0 });
-    if (this.#o.trace !== undefined) this.#shape = seqs.map((s) => s.slot).join(",");
-    else this.#shape = String(seqs.length);
+    const { verifyTimes, draftTimes } = this.#o;
+    verifyTimes.decodeMs = verifyTimes.nDecodes = verifyTimes.nRows = verifyTimes.nOutputs = 0;
+    if (draftTimes !== undefined) draftTimes.processMs = draftTimes.nProcessCalls = draftTimes.generateMs = draftTimes.nGenerateCalls = draftTimes.nRowsLost = 0;
+    if (this.#o.trace !== undefined) this.#slots = seqs.map((s) => s.slot).join(",");
   }
 
   /** The draft came out shorter than wanted. */
@@ -80,18 +83,28 @@ export class StepMeter {
   }
 
   end(): void {
-    const shape = `${this.#kind} ${this.#shape} x ${this.#width} ${this.#o.backend.target.limits.nRollback}`;
     this.totalMs = this.#o.clock() - this.#startMs;
     this.costMs = this.#o.costClock() - this.#startCostMs;
     const { nReusedGraphs } = this.#o.backend.target.counters();
     const isReused = nReusedGraphs > this.#nReused;
     this.#nReused = nReusedGraphs;
     this.#hasReuse ||= isReused;
-    this.#nAlike = shape === this.#lastShape ? this.#nAlike + 1 : 0;
+    this.#nAlike = this.#isLikeLast() ? this.#nAlike + 1 : 0;
     this.isSteady = this.#nAlike >= 2 && (isReused || !this.#hasReuse);
     this.#step++;
     if (this.#o.trace !== undefined) this.#record(this.#o.trace);
-    this.#lastShape = shape;
+  }
+
+  /** Compares the shape of this step with the last one's, and keeps it. */
+  #isLikeLast(): boolean {
+    const last = this.#lastShape;
+    const { nRollback } = this.#o.backend.target.limits;
+    const isLike = last.kind === this.#kind && last.nSeqs === this.#nSeqs && last.width === this.#width && last.nRollback === nRollback;
+    last.kind = this.#kind;
+    last.nSeqs = this.#nSeqs;
+    last.width = this.#width;
+    last.nRollback = nRollback;
+    return isLike;
   }
 
   #record(trace: TraceSink): void {
@@ -99,7 +112,7 @@ export class StepMeter {
     const { target } = backend;
     const reusedTarget = target.counters().nReusedGraphs;
     const reusedHead = backend.heads.reduce((n, head) => n + head.counters().nReusedGraphs, 0);
-    const slots = this.#shape.split(",").map((slot): [number, number] => [Number(slot), this.#width]);
+    const slots = this.#slots.split(",").map((slot): [number, number] => [Number(slot), this.#width]);
     const nForwards = verifyTimes.nDecodes > 1 ? verifyTimes.nDecodes : predictForwards(slots, splitOptionsOf(target.limits)).length;
     const processMs = draftTimes?.processMs ?? 0;
     const generateMs = draftTimes?.generateMs ?? 0;
@@ -131,7 +144,8 @@ export class StepMeter {
     };
     this.#reusedTarget = reusedTarget;
     this.#reusedHead = reusedHead;
-    const sameSequences = this.#lastShape.split(" ")[1] === this.#shape;
+    const sameSequences = this.#lastSlots === this.#slots;
+    this.#lastSlots = this.#slots;
     const finished = { ...record, notReused: whyNotReused(record, this.#last, sameSequences) };
     this.#last = finished;
     trace(finished);

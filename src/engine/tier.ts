@@ -2,7 +2,8 @@
  * Which of the target's two contexts decodes: the plain one where drafting does not pay, the rolling one where it does.
  *
  * Between requests a change is free. While sequences run it copies their states, so it waits until what the other context
- * would have saved by now is as much as the copies cost: the rule of the ski rental, never worse than twice the best.
+ * would have saved by now is as much as the copies cost: the rule of the ski rental, never worse than twice the best. What
+ * it will surely save counts as well: one request of a burst that was read before the others came must not hold them all.
  * Without a pair this is a constant.
  */
 import type { TargetPair } from "./target-pair.ts";
@@ -69,9 +70,9 @@ export class Tier {
 
   /**
    * Before a step. `plainGain`: by what share the plain context would be faster for what runs now; negative when drafting is.
-   * `slots` are those of running requests; all move together, or none.
+   * `slots` are those of running requests; all move together, or none. `aheadMs`: decode time that surely lies ahead of them.
    */
-  choose(plainGain: number, lastStepMs: number, slots: readonly number[]): void {
+  choose(plainGain: number, lastStepMs: number, slots: readonly number[], aheadMs = 0): void {
     const pair = this.#pair;
     if (pair === undefined || plainGain === 0) return;
     const gain = pair.isPlain ? -plainGain - minPromise : plainGain;
@@ -80,7 +81,7 @@ export class Tier {
     let nHeld = 0;
     for (const slot of slots) if (pair.lastPosition(slot) >= 0) nHeld++;
     if (gain < 0 && nHeld > 0) return;
-    if (nHeld * this.msPerMove > this.#regretMs) return;
+    if (nHeld * this.msPerMove > this.#regretMs + gain * aheadMs) return;
     this.#regretMs = 0;
     pair.use(!pair.isPlain);
     if (nHeld === 0) return;

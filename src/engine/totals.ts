@@ -10,7 +10,7 @@ export class EngineTotals {
   prefillMs = 0;
   decodeMs = 0;
   nDraftNow = 0;
-  rowShape = "";
+  #nSeqsNow = 0;
   readonly draft: DraftCounts;
   readonly stepsAtK: number[];
 
@@ -24,7 +24,12 @@ export class EngineTotals {
     this.nSteps++;
     this.decodeMs += ms;
     this.nDraftNow = nDraft;
-    this.rowShape = `${nSeqs} seq x ${nDraft + 1} ${nDraft === 0 ? "row" : "rows"}`;
+    this.#nSeqsNow = nSeqs;
     this.stepsAtK[nDraft] = (this.stepsAtK[nDraft] ?? 0) + 1;
+  }
+
+  /** Sequences and rows of the last decode step; empty before the first. */
+  get rowShape(): string {
+    return this.#nSeqsNow === 0 ? "" : `${this.#nSeqsNow} seq x ${this.nDraftNow + 1} ${this.nDraftNow === 0 ? "row" : "rows"}`;
   }
 }

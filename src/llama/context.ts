@@ -60,6 +60,7 @@ export class LlamaContext implements DecodeContext, Disposable {
   #nRowsDecoded = 0;
   #nOutputs = 0;
   #nDecodes = 0;
+  #counters = { nDecodes: 0, nReusedGraphs: 0 };
 
   constructor(parts: ContextParts) {
     const { model, limits } = parts;
@@ -257,7 +258,9 @@ export class LlamaContext implements DecodeContext, Disposable {
   }
 
   counters(): { readonly nDecodes: number; readonly nReusedGraphs: number } {
-    return { nDecodes: this.#nDecodes, nReusedGraphs: this.#api.llama_perf_context(this.pointer).n_reused };
+    // The call makes an object of nine fields: several microseconds, so it is asked after a decode only.
+    if (this.#counters.nDecodes !== this.#nDecodes) this.#counters = { nDecodes: this.#nDecodes, nReusedGraphs: this.#api.llama_perf_context(this.pointer).n_reused };
+    return this.#counters;
   }
 
   close(): void {
