@@ -14,22 +14,21 @@ import { spawn, spawnSync, type ChildProcess } from "node:child_process";
 import * as fs from "node:fs";
 import * as os from "node:os";
 import { fileURLToPath } from "node:url";
-import { median } from "../src/util/stats.ts";
 import { renderMarkdown } from "../src/util/table.ts";
 
-const [model = "", head = "", starts = "16", rounds = "8", same] = process.argv.slice(2);
+const [model = "", head = "", starts = "16", rounds = "24", same] = process.argv.slice(2);
 const nSlots = 16;
 const settings = [
-  { concurrency: 1, nTokens: 300 },
-  { concurrency: 4, nTokens: 125 },
-  { concurrency: 8, nTokens: 75 },
-  { concurrency: 16, nTokens: 60 },
+  { concurrency: 1, nTokens: 150 },
+  { concurrency: 4, nTokens: 100 },
+  { concurrency: 8, nTokens: 60 },
+  { concurrency: 16, nTokens: 50 },
 ];
 /**
  * Requests of each setting before anything counts. V8 compiles the engine's code in threads of its own during the first
  * ten thousand tokens, 60 to 150 microseconds a token and more of it with a gate; a server that lives pays that once.
  */
-const nWarmUp = 12;
+const nWarmUp = 20;
 
 const hasTaskset = os.availableParallelism() > 1 && spawnSync("taskset", ["-V"]).status === 0;
 /** Before a server's command line. The client stays off that CPU. */
@@ -82,6 +81,8 @@ async function load({ url, process: { pid } }: Server, concurrency: number, nTok
   return { cpuMs: (cpuNs(pid as number) - startNs) / 1e6 / n, wallMs: (performance.now() - startMs) / n };
 }
 
+/** The 20th percentile. */
+const quiet = (xs: readonly number[]): number => xs.toSorted((x, y) => x - y)[Math.floor(xs.length / 5)] as number;
 const mean = (xs: readonly number[]): number => xs.reduce((sum, x) => sum + x, 0) / xs.length;
 
 /** Two-sided 95% points of Student's t by degrees of freedom; in between, the wider. */
@@ -107,15 +108,16 @@ async function runStart(n: number): Promise<{ cpu: number; wall: number }[]> {
     for (const { concurrency, nTokens } of settings) for (let i = 0; i < nWarmUp; i++) for (const server of servers) await load(server, concurrency, nTokens, -1 - i);
     const ratios: { cpu: number; wall: number }[] = [];
     for (const { concurrency, nTokens } of settings) {
-      const logs: { cpu: number; wall: number }[] = [];
+      const cells: { cpuMs: number; wallMs: number }[][] = [[], []];
       for (let round = 0; round <= Number(rounds); round++) {
-        const pair: { cpuMs: number; wallMs: number }[] = [];
-        for (const i of round % 2 === 0 ? [0, 1] : [1, 0]) pair[i] = await load(servers[i] as Server, concurrency, nTokens, round);
-        const [a, b] = pair as [{ cpuMs: number; wallMs: number }, { cpuMs: number; wallMs: number }];
-        // In the first round the gate finds out what this concurrency costs.
-        if (round > 0) logs.push({ cpu: Math.log(a.cpuMs / b.cpuMs), wall: Math.log(a.wallMs / b.wallMs) });
+        for (const i of round % 2 === 0 ? [0, 1] : [1, 0]) {
+          const cell = await load(servers[i] as Server, concurrency, nTokens, round);
+          // In the first round the gate finds out what this concurrency costs.
+          if (round > 0) cells[i]?.push(cell);
+        }
       }
-      const ratio = { cpu: median(logs.map((x) => x.cpu)), wall: median(logs.map((x) => x.wall)) };
+      const [a = [], b = []] = cells;
+      const ratio = { cpu: Math.log(quiet(a.map((x) => x.cpuMs)) / quiet(b.map((x) => x.cpuMs))), wall: Math.log(quiet(a.map((x) => x.wallMs)) / quiet(b.map((x) => x.wallMs))) };
       ratios.push(ratio);
       process.stderr.write(`start ${n + 1}, c${concurrency}: ${Math.exp(ratio.cpu).toFixed(3)} by processor time, ${Math.exp(ratio.wall).toFixed(3)} by wall time\n`);
     }

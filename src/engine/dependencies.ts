@@ -1,4 +1,5 @@
 /** What an engine is made of. Clocks, sinks and a drafter may be a test's own. */
+import type { CrowdView } from "./crowd.ts";
 import type { Backend } from "./backend.ts";
 import type { EngineConfig } from "./config.ts";
 import type { Drafter } from "./drafters/drafter.ts";
@@ -16,7 +17,7 @@ export interface EngineDependencies {
    */
   readonly costClock?: () => number;
   /** Other groups of slots on the same device: they are told whether this one works, and it is told whether they do. */
-  readonly crowd?: { isBusy: boolean; readonly isCrowded: boolean };
+  readonly crowd?: CrowdView;
   readonly trace?: TraceSink;
   readonly loadMs?: number;
   readonly loadedBytes?: number;

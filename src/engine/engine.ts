@@ -9,6 +9,7 @@
 import { Rng } from "../util/rng.ts";
 import { DecodeError, type Backend, type DecodeContext } from "./backend.ts";
 import type { EngineConfig } from "./config.ts";
+import { Crowd } from "./crowd.ts";
 import { createDrafter } from "./drafters/create.ts";
 import type { Drafter } from "./drafters/drafter.ts";
 import { Gate } from "./gate.ts";
@@ -53,7 +54,7 @@ export class Engine implements EngineLoop {
   readonly #memory: NonNullable<EngineDependencies["memory"]>;
   readonly #hasHead: boolean;
   readonly #rng: Rng;
-  readonly #crowd: EngineDependencies["crowd"];
+  readonly #crowd: Crowd;
   /** Time of decode steps that the choice of a context has not counted yet. */
   #lastDecodeMs = 0;
 
@@ -68,9 +69,9 @@ export class Engine implements EngineLoop {
     this.#target = pair ?? backend.target;
     this.#backend = { ...backend, target: this.#target };
     this.#config = config;
-    this.#crowd = dependencies.crowd;
     this.#hiddenReading = new HiddenReading(backend.description.isAsynchronous);
     this.#clock = dependencies.clock ?? (() => performance.now());
+    this.#crowd = new Crowd(dependencies.crowd, this.#clock);
     this.#memory = dependencies.memory ?? (() => ({ rssBytes: 0, deviceUsedBytes: undefined }));
     this.#drafter = dependencies.drafter ?? createDrafter(backend, config, this.#clock);
     this.#rng = new Rng(config.seed);
@@ -120,10 +121,8 @@ export class Engine implements EngineLoop {
     const isBatched = this.#config.verify === "batched";
     const leavesLast = this.#config.decodeLast && isBatched;
     if (this.slots.inPhase("ghost").length === 0) this.slots.admit();
-    if (this.#crowd !== undefined) {
-      this.#crowd.isBusy = this.slots.running.length > 0;
-      this.gate.isCrowded = this.#crowd.isCrowded;
-    }
+    this.#crowd.look(this.slots.running.length > 0);
+    this.gate.isCrowded = this.#crowd.isCrowded;
     this.gate.endSpread = this.slots.endSpread;
     this.#chooseTier();
     if (this.#config.holdShape && isBatched) this.shape.holdGhosts(this.slots, this.#clock(), this.info.nMax);
@@ -252,7 +251,7 @@ export class Engine implements EngineLoop {
     if (nDraft === 0 && this.#verifier.keepsHidden && !isHopeless) this.#drafter?.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
     this.#lastDecodeMs += this.meter.costMs;
     // Drafts that were only compared, or given up, are not part of what a step of this length costs.
-    const isTypical = this.meter.isSteady && !isShadowed && !(wanted > 0 && nDraft === 0);
+    const isTypical = this.meter.isSteady && this.#crowd.isCertain && !isShadowed && !(wanted > 0 && nDraft === 0);
     // A step without drafts in the rolling context is not what one costs in the plain context.
     const isRollingZero = nDraft === 0 && this.tier.hasPlain && !this.tier.isPlain;
     if (isTypical && isRollingZero && this.gate.table !== undefined) this.tier.noteRolling(this.meter.costMs / this.gate.table.stepMs(seqs.length, 0));

@@ -64,7 +64,8 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
     },
     ...(hooks.trace === undefined ? {} : { trace: (record) => void (isCalibrating || hooks.trace?.(record)) }),
     ...(drafter === undefined ? {} : { drafter }),
-    ...(backend.description.isAsynchronous ? {} : { costClock: () => processorMs(backend.nThreads) }),
+    // The processor time of a process with several groups is not that of one of them.
+    ...(backend.description.isAsynchronous || hooks.group !== undefined ? {} : { costClock: () => processorMs(backend.nThreads) }),
     ...(hooks.group === undefined ? {} : { crowd: hooks.group.barrier }),
     loadMs: performance.now() - startMs,
     loadedBytes: Math.max(0, used() - before),

@@ -59,7 +59,7 @@ export function threadPort(): HostPort {
       port.postMessage(message);
       if (then !== undefined) setImmediate(then);
     },
-    poll: () => (receiveMessageOnPort(port) as { message: ToEngine } | undefined)?.message,
+    poll: () => receiveMessageOnPort(port)?.message,
   };
 }
 

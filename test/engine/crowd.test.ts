@@ -1,0 +1,47 @@
+/** Groups that share a device: what one believes of the others, and which costs it takes its own steps for. */
+import { expect, test } from "vitest";
+import { CostTable } from "../../src/engine/cost-table.ts";
+import { Crowd } from "../../src/engine/crowd.ts";
+import { harness, request } from "./run.ts";
+
+test("others that stood still a moment ago still count, but their absence makes a step's time uncertain", () => {
+  let now = 0;
+  const view = { isBusy: false, isCrowded: false };
+  const crowd = new Crowd(view, () => now);
+  const look = (atMs: number, isCrowded: boolean): [boolean, boolean] => {
+    now = atMs;
+    view.isCrowded = isCrowded;
+    crowd.look(true);
+    return [crowd.isCrowded, crowd.isCertain];
+  };
+  expect(look(0, false)).toEqual([false, true]);
+  expect(look(1000, true)).toEqual([true, true]);
+  expect(look(1300, false)).toEqual([true, false]);
+  expect(look(1600, false)).toEqual([false, true]);
+  expect(view.isBusy).toBe(true);
+});
+
+test("without groups nothing is ever crowded", () => {
+  const crowd = new Crowd(undefined, () => 0);
+  crowd.look(true);
+  expect([crowd.isCrowded, crowd.isCertain]).toEqual([false, true]);
+});
+
+test("between two waves an engine chooses by the costs of company", () => {
+  const view = { isBusy: false, isCrowded: true };
+  const h = harness({ nMax: 2, gate: "adaptive" }, {}, { crowd: view });
+  const table = (ms: readonly number[]): CostTable => new CostTable({ nSeqs: [1, 4], stepMs: [ms, ms], changeMs: 0, moveMs: 0, prefillBaseMs: 0, prefillRowMs: 1 });
+  // Alone drafting always pays, in company it cannot.
+  h.engine.gate.useTable(table([1, 1.06, 1.13]), table([1, 3, 5]));
+  const wave = (first: number): number[] => {
+    for (let id = first; id < first + 2; id++) h.engine.submit(request(id, [1, 2, 3], { maxTokens: 40, ignoreEos: true }));
+    const before = [...h.engine.totals.stepsAtK];
+    h.runAll();
+    return h.engine.totals.stepsAtK.map((n, k) => n - (before[k] as number));
+  };
+  wave(0);
+  view.isCrowded = false;
+  expect(wave(2).slice(1)).toEqual([0, 0]);
+  h.clock.now += 1000;
+  expect((wave(4)[2] as number) > 0).toBe(true);
+});
