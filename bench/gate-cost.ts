@@ -5,8 +5,8 @@
  *
  * Both servers run on one CPU, in turn: two CPUs of a shared machine may differ by half for minutes, and a process stays
  * where it is. Two servers with the same flags differ by up to 2% for as long as they live (where their memory lies), so the
- * unit is a start: both servers anew, ROUNDS rounds in turn, the median of their ratios (a neighbour's burst of work hits one round);
- * the interval is over the starts.
+ * unit is a start: both servers anew, ROUNDS rounds in turn, the ratio of what a token takes in their quiet rounds (the 20th
+ * percentile of each: neighbours only ever make a round longer); the interval is over the starts.
  *
  *   npm run bench:gate -- MODEL HEAD [STARTS] [ROUNDS] [same]      same: two servers without a head, for the noise
  */
@@ -28,7 +28,7 @@ const settings = [
  * Requests of each setting before anything counts. V8 compiles the engine's code in threads of its own during the first
  * ten thousand tokens, 60 to 150 microseconds a token and more of it with a gate; a server that lives pays that once.
  */
-const nWarmUp = 20;
+const nWarmUp = 14;
 
 const hasTaskset = os.availableParallelism() > 1 && spawnSync("taskset", ["-V"]).status === 0;
 /** Before a server's command line. The client stays off that CPU. */

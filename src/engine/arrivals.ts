@@ -22,7 +22,7 @@ export class Arrivals {
   readonly #finishedMs: number[] = [];
   /** Share of ended requests that another follows at once: near 1 under a closed loop, near 0 for lone users. */
   #refillShare = 0.5;
-  /** Share of late requests that ended by their token limit. */
+  /** Share of recent requests that ended by their token limit. */
   lengthShare = 0;
 
   noteArrival(now: number): void {

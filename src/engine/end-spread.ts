@@ -7,14 +7,14 @@
  * variance v, the standard deviation is sqrt(L v / e^3) (renewal theory), their mean L / e.
  */
 
-/** Prompts in pieces come on top of idle slots: measured 1.3 to 1.8 in sum on an H200 at 8 and 16 sequences (docs/log.md). */
+/** Prompts in pieces come on top of idle slots: together 1.3 to 1.8 times the idle slots at 8 and 16 sequences of an H200 (docs/log.md). */
 const piecesFactor = 1.5;
 
 /** Which of the running requests would end together. */
 export interface EndSpread {
   /** By how many standard deviations the last of those who end together ends late, averaged over all that run; 0 when none do. */
   readonly lateness: number;
-  /** Tokens of each. */
+  /** Tokens of each of the largest such set. */
   readonly nTokens: number;
 }
 
@@ -36,7 +36,7 @@ export interface RunningRequest {
   readonly firstStep: number | undefined;
 }
 
-/** @param lengthShare share of late requests that ended by their limit, not by a stop */
+/** @param lengthShare share of recent requests that ended by their limit, not by a stop */
 export function spreadOf(running: readonly RunningRequest[], lengthShare: number): EndSpread {
   const groups = new Map<string, { nTokens: number; size: number }>();
   for (const { maxTokens, firstStep } of running) {

@@ -159,8 +159,9 @@ export class Engine implements EngineLoop {
   /** Which context of the target decodes, and whether its hidden rows are read. */
   #chooseTier(): void {
     const { running } = this.slots;
-    if (!this.tier.hasPlain || running.length === 0 || this.gate.isResting(running.length)) return;
     const prefilling = this.slots.inPhase("prefill");
+    // Whatever the gate rests on, requests that are about to be read are looked at: a change is free for them.
+    if (!this.tier.hasPlain || running.length === 0 || (prefilling.length === 0 && this.gate.isResting(this.slots.decoded.length))) return;
     const isBetweenRequests = running.length === prefilling.length && prefilling.every((s) => s.nPast === 0);
     const isRead = this.#hiddenReading.next(this.gate, running.length, isBetweenRequests);
     if (this.#hasHead && isRead !== undefined) {
@@ -176,7 +177,7 @@ export class Engine implements EngineLoop {
     this.gate.zeroFactor = this.tier.zeroFactor;
   }
 
-  /** Decode time that most of the running requests will still take: a quarter of what their token limits allow, where it is limits that end requests. */
+  /** Decode time to expect of the running requests: a quarter of what their limits allow, where it is limits that end requests. */
   #aheadMs(nRunning: number): number {
     const { table } = this.gate;
     return table === undefined ? 0 : (this.slots.arrivals.lengthShare * this.slots.meanTokensLeft() * table.stepMs(nRunning, 0)) / 4;

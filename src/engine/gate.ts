@@ -76,8 +76,6 @@ export class Gate {
   #probe: Probe | undefined;
   #stepsAtZero = 0;
   #probeAfter: number;
-  /** By how much probes are put off because little can be won. */
-  #patience = 1;
   #lastNSeqs = 0;
   #forced: number | undefined;
   /** Steps for which length 0 stands without another look, while as many sequences decode. */
@@ -128,7 +126,7 @@ export class Gate {
     return (this.#forced ?? this.#current) > 0 || this.#probe !== undefined;
   }
 
-  /** The next step drafts nothing, and neither acceptance nor costs have been weighed anew for `nSeqs` sequences. */
+  /** Length 0 was chosen for `nSeqs` sequences less than `restSteps` steps ago, and stands. */
   isResting(nSeqs: number): boolean {
     return this.#restLeft > 0 && nSeqs === this.#lastNSeqs && this.#forced === undefined;
   }
@@ -159,9 +157,9 @@ export class Gate {
     return best < hopelessShare * this.rate(nSeqs, 0);
   }
 
-  /** Steps at length 0 until the next probe; 0 while drafting or probing. */
-  get stepsToProbe(): number {
-    return this.isDrafting ? 0 : Math.max(0, this.#probeAfter * this.#patience - this.#stepsAtZero);
+  /** Steps at length 0 until the next probe of `nSeqs` sequences; 0 while drafting or probing. */
+  stepsToProbe(nSeqs: number): number {
+    return this.isDrafting ? 0 : Math.max(0, this.#probeAfter * this.#patience(nSeqs) - this.#stepsAtZero);
   }
 
   /** Whether `nSeqs` sequences could win by drafts that are all accepted. */
@@ -267,8 +265,7 @@ export class Gate {
       this.reason = "cannot-pay";
       return;
     }
-    this.#patience = Math.min(maxPatience, Math.max(1, worthProbing / this.#mostGain(nSeqs)));
-    if (this.#stepsAtZero < this.#probeAfter * this.#patience) {
+    if (this.#stepsAtZero < this.#probeAfter * this.#patience(nSeqs)) {
       this.reason = "idle-at-zero";
       return;
     }
@@ -285,13 +282,14 @@ export class Gate {
     return 0;
   }
 
-  /** By what share drafts that are all accepted would beat plain decoding; at least the hysteresis. */
-  #mostGain(nSeqs: number): number {
-    const table = this.#table as CostTable;
-    const { hysteresis, nMax } = this.#options;
+  /** How many times longer probes are put off because even drafts that are all accepted would win little. */
+  #patience(nSeqs: number): number {
+    const table = this.#table;
+    if (table === undefined) return 1;
     let best = 0;
-    for (let k = this.#least; k <= nMax; k++) best = Math.max(best, (k + 1) / table.stepMs(nSeqs, k));
-    return Math.max(hysteresis, best * table.stepMs(nSeqs, 0) - 1);
+    for (let k = this.#least; k <= this.#options.nMax; k++) best = Math.max(best, (k + 1) / table.stepMs(nSeqs, k));
+    const gain = best * table.stepMs(nSeqs, 0) - 1;
+    return gain * maxPatience <= worthProbing ? maxPatience : Math.max(1, worthProbing / gain);
   }
 
   /** A probe lasts while its first position is accepted often enough to break even, at most until the estimate decides. */

@@ -26,13 +26,13 @@ export class HiddenReading {
 
   /**
    * Whether the next step's hidden rows are read: only where this many sequences could win by drafts that are all
-   * accepted. Reading begins at once when that becomes so. On a GPU it ends between requests, or after a while, because
+   * accepted. Reading begins at the next look when that becomes so. On a GPU it ends between requests, or after a while, because
    * each change costs a captured graph. On a CPU a change costs nothing while the rows do (the last layer computes all of
    * a prompt's), so there a head that is far from paying has them read before a probe only.
    * @returns undefined: as it is
    */
   next(gate: Gate, nRunning: number, isBetweenRequests: boolean): boolean | undefined {
-    const waits = !this.#isAsynchronous && gate.stepsToProbe > hintRows + 1 + lateSteps && gate.isHopeless(nRunning);
+    const waits = !this.#isAsynchronous && gate.stepsToProbe(nRunning) > hintRows + 1 + lateSteps && gate.isHopeless(nRunning);
     const isRead = !waits && gate.canPayAt(nRunning);
     this.#nUnread = isRead ? 0 : this.#nUnread + 1;
     return isRead || !this.#isAsynchronous || this.#nUnread > maxUnread || isBetweenRequests ? isRead : undefined;

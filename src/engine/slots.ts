@@ -130,8 +130,8 @@ export class Slots {
   meanTokensLeft(): number {
     let left = 0;
     for (const slot of this.running) {
-      const { request, nOutput } = this.sequences[slot] as Sequence;
-      left += Math.min(request?.maxTokens ?? 0, this.#d.shape.nCtxSeq) - nOutput;
+      const { request, nOutput, nTokens } = this.sequences[slot] as Sequence;
+      left += Math.max(0, Math.min((request?.maxTokens ?? 0) - nOutput, this.#d.shape.nCtxSeq - nTokens));
     }
     return this.running.length === 0 ? 0 : left / this.running.length;
   }

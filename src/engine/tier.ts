@@ -2,8 +2,9 @@
  * Which of the target's two contexts decodes: the plain one where drafting does not pay, the rolling one where it does.
  *
  * Between requests a change is free. While sequences run it copies their states, so it waits until what the other context
- * would have saved by now is as much as the copies cost: the rule of the ski rental, never worse than twice the best. What
- * it will surely save counts as well: one request of a burst that was read before the others came must not hold them all.
+ * would have saved by now is as much as the copies cost: the rule of the ski rental, never worse than twice the best. A
+ * clear gain over what the requests' limits let expect counts as well: one request of a burst that was read before the
+ * others came must not hold them all.
  * Without a pair this is a constant.
  */
 import type { TargetPair } from "./target-pair.ts";
@@ -70,7 +71,7 @@ export class Tier {
 
   /**
    * Before a step. `plainGain`: by what share the plain context would be faster for what runs now; negative when drafting is.
-   * `slots` are those of running requests; all move together, or none. `aheadMs`: decode time that surely lies ahead of them.
+   * `slots` are those of running requests; all move together, or none. `aheadMs`: decode time that is expected of them still.
    */
   choose(plainGain: number, lastStepMs: number, slots: readonly number[], aheadMs = 0): void {
     const pair = this.#pair;
@@ -81,7 +82,9 @@ export class Tier {
     let nHeld = 0;
     for (const slot of slots) if (pair.lastPosition(slot) >= 0) nHeld++;
     if (gain < 0 && nHeld > 0) return;
-    if (nHeld * this.msPerMove > this.#regretMs + gain * aheadMs) return;
+    // A gain within the noise of probes must not copy states again and again, however long the requests.
+    const aheadGainMs = gain > minPromise ? gain * aheadMs : 0;
+    if (nHeld > 0 && nHeld * this.msPerMove > this.#regretMs + aheadGainMs) return;
     this.#regretMs = 0;
     pair.use(!pair.isPlain);
     if (nHeld === 0) return;

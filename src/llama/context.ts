@@ -258,7 +258,7 @@ export class LlamaContext implements DecodeContext, Disposable {
   }
 
   counters(): { readonly nDecodes: number; readonly nReusedGraphs: number } {
-    // The call makes an object of nine fields: several microseconds, so it is asked after a decode only.
+    // The call makes an object of seven fields: several microseconds, so it is asked after a decode only.
     if (this.#counters.nDecodes !== this.#nDecodes) this.#counters = { nDecodes: this.#nDecodes, nReusedGraphs: this.#api.llama_perf_context(this.pointer).n_reused };
     return this.#counters;
   }

@@ -177,8 +177,41 @@ test("costs while other groups work are a table of their own: the length follows
   expect(crowded.stepMs(4, 0)).toBe(9.64);
 });
 
+test("an idle gate rests, until other sequences, other costs or a broken graph ask for another look", () => {
+  const cannotPay = { changeMs: 0, moveMs: 5, prefillBaseMs: 0, prefillRowMs: 1, nSeqs: [4, 8], stepMs: [[1, 2.5], [1.6, 4]] };
+  const gate = new Gate({ mode: "adaptive", nMax: 1 });
+  const [alone, crowded] = [new CostTable(cannotPay), new CostTable(cannotPay)];
+  gate.useTable(alone, crowded);
+  const step = (n: number): void => {
+    gate.note(gate.choose(n, 1), 0);
+    gate.endStep(n, 0, undefined);
+  };
+  const settle = (): void => {
+    for (let i = 0; i < 40 && !gate.isResting(4); i++) step(4);
+    expect(gate.isResting(4)).toBe(true);
+  };
+  settle();
+  expect(gate.isResting(8)).toBe(false);
+  gate.noteBreak();
+  expect(gate.isResting(4)).toBe(false);
+  settle();
+  gate.isCrowded = true;
+  expect(gate.isResting(4)).toBe(false);
+  settle();
+  gate.force(1);
+  expect(gate.isResting(4)).toBe(false);
+  gate.force(undefined);
+  // It looks again by itself.
+  let nRests = 0;
+  for (let i = 0; i < 80; i++) {
+    if (gate.isResting(4)) nRests++;
+    step(4);
+  }
+  expect(nRests).toBe(70);
+});
+
 test("where little can be won probes are rarer", () => {
-  const nProbes = (k1Ms: number): number => {
+  const nDrafting = (k1Ms: number): number => {
     const gate = new Gate({ mode: "adaptive", nMax: 1 }, new CostTable({ nSeqs: [1, 2], stepMs: [[10, k1Ms], [10, k1Ms]], changeMs: 0, moveMs: 5, prefillBaseMs: 0, prefillRowMs: 0 }));
     let n = 0;
     for (let step = 0; step < 8000; step++) {
@@ -190,7 +223,7 @@ test("where little can be won probes are rarer", () => {
     return n;
   };
   // Twice as fast at best, or 5%.
-  expect(nProbes(10.6)).toBeGreaterThan(40);
-  expect(nProbes(19)).toBeLessThan(nProbes(10.6) / 3);
-  expect(nProbes(19)).toBeGreaterThan(5);
+  expect(nDrafting(10.6)).toBeGreaterThan(40);
+  expect(nDrafting(19)).toBeLessThan(nDrafting(10.6) / 3);
+  expect(nDrafting(19)).toBeGreaterThan(5);
 });

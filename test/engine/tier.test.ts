@@ -32,6 +32,24 @@ test("between requests a change is free", () => {
   expect([isPlain(), moved.length]).toEqual([true, 0]);
 });
 
+test("between requests drafting must promise two percent, whatever lies ahead", () => {
+  for (const aheadMs of [0, 420]) {
+    const { tier, isPlain } = tierWith(0);
+    tier.choose(-0.01, 0, slots, aheadMs);
+    expect(isPlain()).toBe(true);
+    tier.choose(-0.01, 0, slots, aheadMs);
+    expect(isPlain()).toBe(true);
+    tier.choose(-0.03, 0, slots, aheadMs);
+    expect(isPlain()).toBe(false);
+  }
+});
+
+test("a gain within the noise of probes copies nothing, however long the requests", () => {
+  const { tier, isPlain } = tierWith(1);
+  for (let i = 0; i < 20; i++) tier.choose(0.003, 7, [0], 7000);
+  expect(isPlain()).toBe(false);
+});
+
 test("running requests move when the other context would have saved the copies by now", () => {
   const { tier, isPlain } = tierWith(8);
   let nSteps = 0;
