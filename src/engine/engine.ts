@@ -221,7 +221,7 @@ export class Engine implements EngineLoop {
   #decode(): void {
     const seqs = [...this.slots.decoded];
     const live = seqs.filter((s) => s.phase === "decode");
-    const chosen = this.#drafter === undefined ? 0 : this.gate.choose(seqs.length, draftCap(live));
+    const chosen = this.#drafter === undefined ? 0 : this.gate.choose(seqs.length, this.gate.isResting(seqs.length) ? 0 : draftCap(live));
     // A probe changes nothing for the target: what it would have accepted shows anyway.
     const isCompared = chosen > 0 && (this.tier.isPlain || this.gate.isProbing);
     const wanted = isCompared ? 0 : chosen;
@@ -231,8 +231,8 @@ export class Engine implements EngineLoop {
     const nDraft = this.#guard(seqs, () => {
       const drafter = this.#drafter as Drafter;
       const n = wanted > 0 ? drafter.draft(seqs, wanted, this.#launched) : 0;
-      const [head, ...others] = this.#backend.heads;
       if (isShadowed) {
+        const [head, ...others] = this.#backend.heads;
         const asked = isHopeless && head !== undefined && others.length === 0 ? hinted(live, head, this.totals.nSteps) : live;
         this.#shadow.start(asked, drafter.draft(asked, chosen));
       }

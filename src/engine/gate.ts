@@ -225,7 +225,8 @@ export class Gate {
   endStep(nSeqs: number, nDraft: number, measuredMs: number | undefined): void {
     this.acceptance.endStep(nDraft);
     this.#stepsAtZero = nDraft === 0 ? this.#stepsAtZero + 1 : 0;
-    if (measuredMs !== undefined) this.#table?.refine(nSeqs, nDraft, measuredMs);
+    // One step in eight tells enough of a length that stands: beside a small model on a CPU all of this shows.
+    if (measuredMs !== undefined && !(nDraft === 0 && this.isResting(nSeqs))) this.#table?.refine(nSeqs, nDraft, measuredMs);
   }
 
   /** Expected tokens per millisecond of the batch at length k, less what is lost by ends that drift apart. */
