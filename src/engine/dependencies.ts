@@ -1,7 +1,7 @@
 /** What an engine is made of. Clocks, sinks and a drafter may be a test's own. */
-import type { CrowdView } from "./crowd.ts";
 import type { Backend } from "./backend.ts";
 import type { EngineConfig } from "./config.ts";
+import type { CrowdView } from "./crowd.ts";
 import type { Drafter } from "./drafters/drafter.ts";
 import type { EventSink } from "./loop.ts";
 import type { TraceSink } from "./trace.ts";

@@ -7,7 +7,10 @@ import type { Gate } from "./gate.ts";
 import { skipTo } from "./head-feed.ts";
 import type { Sequence } from "./sequence.ts";
 
-/** Looks in a row, one every eight steps, that find no need of hidden rows, after which a GPU does not read them any more: its graph is captured anew then. */
+/**
+ * Looks in a row, one every eight steps, that find no need of hidden rows, after which a GPU does not read them any more: its
+ * graph is captured anew then.
+ */
 const maxUnread = 8;
 /** While drafting is far from paying, a probe asks this many sequences, and feeds the head this many rows of each: the rest stays a gap in its context. */
 const hintSeqs = 2;
@@ -26,9 +29,9 @@ export class HiddenReading {
 
   /**
    * Whether the next step's hidden rows are read: only where this many sequences could win by drafts that are all
-   * accepted. Reading begins at the next look when that becomes so. On a GPU it ends between requests, or after a while, because
-   * each change costs a captured graph. On a CPU a change costs nothing while the rows do (the last layer computes all of
-   * a prompt's), so there a head that is far from paying has them read before a probe only.
+   * accepted. Reading begins at the next look when that becomes so. On a GPU it ends between requests, or after a while,
+   * because each change costs a captured graph. On a CPU a change costs nothing while the rows do (the last layer computes
+   * all of a prompt's), so there a head that is far from paying has them read before a probe only.
    * @returns undefined: as it is
    */
   next(gate: Gate, nRunning: number, isBetweenRequests: boolean): boolean | undefined {

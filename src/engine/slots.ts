@@ -122,7 +122,7 @@ export class Slots {
     }
     const { nSteps } = this.totals;
     this.#byPhase.prefill.sort((a, b) => byUrgency(a, b, nSteps));
-    this.#endSpread = spreadOf(this.#running.map((slot) => this.#runningRequest(this.sequences[slot] as Sequence)), this.arrivals.lengthShare);
+    this.#endSpread = this.#spread();
     this.#isStale = false;
   }
 
@@ -136,8 +136,13 @@ export class Slots {
     return this.running.length === 0 ? 0 : left / this.running.length;
   }
 
-  #runningRequest({ request, firstStep }: Sequence): RunningRequest {
-    return { maxTokens: (request as GenerateRequest).maxTokens, firstStep };
+  #spread(): EndSpread {
+    if (this.#d.drafter === undefined) return noSpread;
+    const running = this.#running.map((slot): RunningRequest => {
+      const { request, firstStep } = this.sequences[slot] as Sequence;
+      return { maxTokens: (request as GenerateRequest).maxTokens, firstStep };
+    });
+    return spreadOf(running, this.arrivals.lengthShare);
   }
 
   submit(request: GenerateRequest): boolean {

@@ -2,7 +2,8 @@
 import { expect, test } from "vitest";
 import { CostTable } from "../../src/engine/cost-table.ts";
 import { Crowd } from "../../src/engine/crowd.ts";
-import { harness, request } from "./run.ts";
+import { request } from "../request.ts";
+import { harness } from "./run.ts";
 
 test("others that stood still a moment ago still count, but their absence makes a step's time uncertain", () => {
   let now = 0;

@@ -1,7 +1,8 @@
 import { describe, expect, test } from "vitest";
 import { OracleDrafter } from "../../src/engine/drafters/oracle.ts";
 import { hashNext } from "../fake-backend.ts";
-import { harness, plainText, request } from "./run.ts";
+import { request } from "../request.ts";
+import { harness, plainText } from "./run.ts";
 
 const nVocab = 97;
 const next = (history: readonly number[]): number => hashNext(history, nVocab);

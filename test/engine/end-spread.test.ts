@@ -5,7 +5,8 @@ import { CostTable } from "../../src/engine/cost-table.ts";
 import { endLoss, noSpread, spreadOf } from "../../src/engine/end-spread.ts";
 import { Gate } from "../../src/engine/gate.ts";
 import { Rng } from "../../src/util/rng.ts";
-import { harness, request } from "./run.ts";
+import { request } from "../request.ts";
+import { harness } from "./run.ts";
 
 const together = (n: number, maxTokens = 128, firstStep: number | undefined = 7): { maxTokens: number; firstStep: number | undefined }[] => Array.from({ length: n }, () => ({ maxTokens, firstStep }));
 

@@ -6,7 +6,8 @@ import { createDraftTimes } from "../../src/engine/drafters/drafter.ts";
 import type { Sequence } from "../../src/engine/sequence.ts";
 import type { StepRecord } from "../../src/engine/trace.ts";
 import { hashNext } from "../fake-backend.ts";
-import { harness, plainText, request } from "./run.ts";
+import { request } from "../request.ts";
+import { harness, plainText } from "./run.ts";
 
 const nVocab = 97;
 const next = (history: readonly number[]): number => hashNext(history, nVocab);

@@ -2,7 +2,8 @@
 import { describe, expect, test } from "vitest";
 import type { SlotSampling } from "../../src/engine/backend.ts";
 import { greedySampling } from "../../src/engine/request.ts";
-import { harness, request } from "./run.ts";
+import { request } from "../request.ts";
+import { harness } from "./run.ts";
 
 const nVocab = 12;
 /** A spread distribution that depends on the last token. */

@@ -2,7 +2,8 @@ import * as fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { PromptCache, type SavedPrompt } from "../../src/engine/prompt-cache.ts";
 import { hashNext } from "../fake-backend.ts";
-import { harness, plainText, request, type Harness } from "./run.ts";
+import { request } from "../request.ts";
+import { harness, plainText, type Harness } from "./run.ts";
 
 const nVocab = 97;
 const next = (history: readonly number[]): number => hashNext(history, nVocab);

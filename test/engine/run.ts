@@ -3,24 +3,8 @@ import type { EngineConfig } from "../../src/engine/config.ts";
 import { defaultEngineConfig } from "../../src/engine/config.ts";
 import type { EngineDependencies } from "../../src/engine/dependencies.ts";
 import { Engine } from "../../src/engine/engine.ts";
-import { greedySampling, type EngineEvent, type FinishEvent, type GenerateRequest } from "../../src/engine/request.ts";
+import type { EngineEvent, FinishEvent } from "../../src/engine/request.ts";
 import { createFakeBackend, type FakeBackend, type FakeOptions } from "../fake-backend.ts";
-
-export function request(id: number, prompt: readonly number[], more: Partial<GenerateRequest> = {}): GenerateRequest {
-  return {
-    id,
-    prompt: Int32Array.from(prompt),
-    maxTokens: 32,
-    sampling: greedySampling,
-    stop: [],
-    ignoreEos: false,
-    nLogprobs: undefined,
-    grammar: undefined,
-    nMax: undefined,
-    cachePrompt: false,
-    ...more,
-  };
-}
 
 export interface Harness {
   readonly engine: Engine;

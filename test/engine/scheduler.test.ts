@@ -1,7 +1,8 @@
 import { describe, expect, test } from "vitest";
 import { Arrivals } from "../../src/engine/arrivals.ts";
 import { schedule, type ScheduleInput } from "../../src/engine/scheduler.ts";
-import { harness, request } from "./run.ts";
+import { request } from "../request.ts";
+import { harness } from "./run.ts";
 
 const waiting: ScheduleInput = {
   prefillLeft: [145],

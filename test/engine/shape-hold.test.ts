@@ -3,7 +3,8 @@ import { DecodeError } from "../../src/engine/backend.ts";
 import { randomOperations } from "../../bench/random-operations.ts";
 import type { StepRecord } from "../../src/engine/trace.ts";
 import { hashNext } from "../fake-backend.ts";
-import { harness, plainText, request } from "./run.ts";
+import { request } from "../request.ts";
+import { harness, plainText } from "./run.ts";
 
 const nVocab = 97;
 const next = (history: readonly number[]): number => hashNext(history, nVocab);

@@ -9,7 +9,8 @@ import type { DecodeContext } from "../../src/engine/backend.ts";
 import type { EngineEvent } from "../../src/engine/request.ts";
 import type { TraceSink } from "../../src/engine/trace.ts";
 import { Rng } from "../../src/util/rng.ts";
-import { harness, request, type Harness } from "./run.ts";
+import { request } from "../request.ts";
+import { harness, type Harness } from "./run.ts";
 
 const sizes = [1, 4, 8, 16];
 /** Target decode, ms: [sequences][rows each - 1]. */

@@ -9,25 +9,14 @@
  *   @@error TEXT      answers "partial" and fails    @@abort, @@hang, @@lost   end the process in three ways
  */
 import type { EngineLoop, EventSink } from "../../src/engine/loop.ts";
-import { greedySampling, type DraftStats, type EngineEvent, type EngineInfo, type EngineSnapshot, type FinishReason, type GenerateRequest } from "../../src/engine/request.ts";
+import type { DraftStats, EngineEvent, EngineInfo, EngineSnapshot, FinishReason, GenerateRequest } from "../../src/engine/request.ts";
 import { StopMatcher } from "../../src/util/stop-strings.ts";
+import { request } from "../request.ts";
 import { byteTokenizer, FIRST_SPECIAL, IM_END, specialTexts } from "./byte-tokenizer.ts";
 
 /** A request whose prompt is the script. */
 export function scriptRequest(id: number, script: string, more: Partial<GenerateRequest> = {}): GenerateRequest {
-  return {
-    id,
-    prompt: byteTokenizer.tokenize(`@@${script}`, { addSpecial: false, parseSpecial: false }),
-    maxTokens: 1000,
-    sampling: greedySampling,
-    stop: [],
-    ignoreEos: false,
-    nLogprobs: undefined,
-    grammar: undefined,
-    nMax: undefined,
-    cachePrompt: false,
-    ...more,
-  };
+  return request(id, byteTokenizer.tokenize(`@@${script}`, { addSpecial: false, parseSpecial: false }), { maxTokens: 1000, ...more });
 }
 
 export interface ScriptedOptions {

@@ -1,0 +1,26 @@
+/** When the target's hidden rows are read while nothing is drafted. */
+import { expect, test } from "vitest";
+import type { Gate } from "../../src/engine/gate.ts";
+import { HiddenReading } from "../../src/engine/hidden-reading.ts";
+
+const gate = (canPay: boolean, stepsToProbe = 100, isHopeless = true): Gate => ({ canPayAt: () => canPay, stepsToProbe: () => stepsToProbe, isHopeless: () => isHopeless }) as unknown as Gate;
+
+test("on a CPU a hopeless head gets rows before a probe only, in time for the gate's rare looks", () => {
+  const reading = new HiddenReading(false);
+  expect(reading.next(gate(true), 4, false)).toBe(false);
+  // A look comes every eight steps, and the hint wants five rows.
+  expect(reading.next(gate(true, 13), 4, false)).toBe(true);
+  expect(reading.next(gate(true, 100, false), 4, false)).toBe(true);
+  expect(reading.next(gate(false, 13), 4, false)).toBe(false);
+});
+
+test("on a GPU reading begins at once, and ends between requests or after a while, since each change costs a graph", () => {
+  const reading = new HiddenReading(true);
+  expect(reading.next(gate(true), 4, false)).toBe(true);
+  expect(reading.next(gate(false), 4, false)).toBeUndefined();
+  expect(reading.next(gate(false), 4, true)).toBe(false);
+  expect(reading.next(gate(true), 4, false)).toBe(true);
+  const later = Array.from({ length: 12 }, () => reading.next(gate(false), 4, false));
+  expect(later.indexOf(false)).toBe(8);
+  expect(later.slice(0, 8).every((x) => x === undefined)).toBe(true);
+});
