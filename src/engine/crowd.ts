@@ -14,7 +14,7 @@ export interface CrowdView {
 }
 
 /** Longer than the end of a wave of requests and the reading of the next one's prompts. */
-const memoryMs = 500;
+export const memoryMs = 500;
 
 export class Crowd {
   readonly #view: CrowdView | undefined;

@@ -16,6 +16,7 @@ import { Gate } from "./gate.ts";
 import type { FreshHidden } from "./head-feed.ts";
 import { HiddenReading, hinted } from "./hidden-reading.ts";
 import type { EngineDependencies } from "./dependencies.ts";
+import { Lately } from "./lately.ts";
 import type { EngineLoop } from "./loop.ts";
 import type { PrefillChunk } from "./prefill-plan.ts";
 import type { EngineInfo, EngineSnapshot, GenerateRequest } from "./request.ts";
@@ -55,6 +56,7 @@ export class Engine implements EngineLoop {
   readonly #hasHead: boolean;
   readonly #rng: Rng;
   readonly #crowd: Crowd;
+  readonly #lately = new Lately();
   /** Time of decode steps that the choice of a context has not counted yet. */
   #lastDecodeMs = 0;
 
@@ -159,18 +161,21 @@ export class Engine implements EngineLoop {
   /** Which context of the target decodes, and whether its hidden rows are read. */
   #chooseTier(): void {
     const { running } = this.slots;
+    if (!this.tier.hasPlain || running.length === 0) return;
     const prefilling = this.slots.inPhase("prefill");
+    // Of a wave's requests the first may be here before the others.
+    const nSeqs = this.#lately.peak(running.length, this.#clock());
     // Whatever the gate rests on, requests that are about to be read are looked at: a change is free for them.
-    if (!this.tier.hasPlain || running.length === 0 || (prefilling.length === 0 && this.gate.isResting(this.slots.decoded.length))) return;
+    if (prefilling.length === 0 && this.gate.isResting(this.slots.decoded.length)) return;
     const isBetweenRequests = running.length === prefilling.length && prefilling.every((s) => s.nPast === 0);
-    const isRead = this.#hiddenReading.next(this.gate, running.length, isBetweenRequests);
+    const isRead = this.#hiddenReading.next(this.gate, nSeqs, isBetweenRequests);
     if (this.#hasHead && isRead !== undefined) {
       this.#target.setHiddenOutput(isRead);
       this.#verifier.keepsHidden = isRead;
     }
     this.gate.rollingRatio = this.tier.rollingRatio;
     const { isPlain } = this.tier;
-    this.tier.choose(this.gate.plainGain(running.length), this.#lastDecodeMs, running, this.#aheadMs(running.length));
+    this.tier.choose(this.gate.plainGain(nSeqs), this.#lastDecodeMs, running, this.#aheadMs(nSeqs));
     // A ghost is not worth a move to the other context.
     if (this.tier.isPlain !== isPlain) this.slots.dropGhosts();
     this.#lastDecodeMs = 0;
@@ -233,7 +238,7 @@ export class Engine implements EngineLoop {
       const n = wanted > 0 ? drafter.draft(seqs, wanted, this.#launched) : 0;
       if (isShadowed) {
         const [head, ...others] = this.#backend.heads;
-        const asked = isHopeless && head !== undefined && others.length === 0 ? hinted(live, head, this.totals.nSteps) : live;
+        const asked = isHopeless && head !== undefined && others.length === 0 && !this.#backend.description.isAsynchronous ? hinted(live, head, this.totals.nSteps) : live;
         this.#shadow.start(asked, drafter.draft(asked, chosen));
       }
       this.meter.drafted(n);

@@ -33,12 +33,19 @@ const maxPrice = 0.03;
 /** Drafting that promises less than this share of plain decoding's rate is hopeless for now. */
 const hopelessShare = 0.95;
 
-/** Where even drafts that are all accepted would win less than this, probes are rarer in proportion, up to `maxPatience` times. */
+/**
+ * Where even drafts that are all accepted would win less than this, probes are rarer: by the square, as both what they
+ * could win and how likely they are to find it are less. Up to `maxPatience` times.
+ */
 const worthProbing = 0.2;
-const maxPatience = 4;
+const maxPatience = 16;
 
-/** At length 0 nothing is learned but that length's own time, so there the choice is made anew every few steps only. */
+/**
+ * At length 0 nothing is learned but that length's own time, so there the choice is made anew every few steps only; where
+ * it has been the same for long, and the context is the one for it, every `maxRestSteps`.
+ */
 const restSteps = 8;
+const maxRestSteps = 64;
 
 export type GateReason = "fixed" | "best" | "hold" | "probe" | "cannot-pay" | "idle-at-zero" | "capped";
 
@@ -80,6 +87,8 @@ export class Gate {
   #forced: number | undefined;
   /** Steps for which length 0 stands without another look, while as many sequences decode. */
   #restLeft = 0;
+  /** How long the last rest was. */
+  #restLength = restSteps;
 
   constructor(options: GateOptions, table?: CostTable) {
     this.#options = { nMin: 0, hysteresis: 0.01, horizonSteps: 256, minProbeSteps: 32, maxProbeSteps: 160, ...options };
@@ -185,11 +194,16 @@ export class Gate {
       return 0;
     }
     if (this.#probe !== undefined && this.#probeGoesOn(nSeqs)) return this.#within(this.#probe.k, cap);
+    const isSettled = this.#current === 0 && this.zeroFactor === 1 && nSeqs === this.#lastNSeqs;
     this.#adopt(nSeqs);
     this.#lastNSeqs = nSeqs;
     if (this.#current === 0) this.#maybeProbe(nSeqs);
-    if (!this.isDrafting) this.#restLeft = restSteps - 1;
-    return this.#within(this.#probe?.k ?? this.#current, cap);
+    this.#restLength = isSettled ? Math.min(maxRestSteps, 2 * this.#restLength) : restSteps;
+    if (this.isDrafting) return this.#within(this.#probe?.k ?? this.#current, cap);
+    // Short rests before a probe: hidden rows are read from the last look before it.
+    const most = this.reason === "cannot-pay" ? maxRestSteps : Math.max(restSteps, this.stepsToProbe(nSeqs) - 2 * restSteps);
+    this.#restLeft = Math.min(this.#restLength, most) - 1;
+    return 0;
   }
 
   #within(k: number, cap: number): number {
@@ -226,7 +240,7 @@ export class Gate {
     this.acceptance.endStep(nDraft);
     this.#stepsAtZero = nDraft === 0 ? this.#stepsAtZero + 1 : 0;
     // One step in eight tells enough of a length that stands: beside a small model on a CPU all of this shows.
-    if (measuredMs !== undefined && !(nDraft === 0 && this.isResting(nSeqs))) this.#table?.refine(nSeqs, nDraft, measuredMs);
+    if (measuredMs !== undefined && !(this.#stepsAtZero % restSteps > 0 && this.isResting(nSeqs))) this.#table?.refine(nSeqs, nDraft, measuredMs);
   }
 
   /** Expected tokens per millisecond of the batch at length k, less what is lost by ends that drift apart. */
@@ -290,7 +304,7 @@ export class Gate {
     let best = 0;
     for (let k = this.#least; k <= this.#options.nMax; k++) best = Math.max(best, (k + 1) / table.stepMs(nSeqs, k));
     const gain = best * table.stepMs(nSeqs, 0) - 1;
-    return gain * maxPatience <= worthProbing ? maxPatience : Math.max(1, worthProbing / gain);
+    return gain <= 0 ? maxPatience : Math.min(maxPatience, Math.max(1, worthProbing / gain) ** 2);
   }
 
   /** A probe lasts while its first position is accepted often enough to break even, at most until the estimate decides. */

@@ -12,7 +12,10 @@ import type { Sequence } from "./sequence.ts";
  * graph is captured anew then.
  */
 const maxUnread = 8;
-/** While drafting is far from paying, a probe asks this many sequences, and feeds the head this many rows of each: the rest stays a gap in its context. */
+/**
+ * While drafting is far from paying, a probe on a CPU asks this many sequences, and feeds the head this many rows of each: the
+ * rest stays a gap in its context. On a GPU a draft costs nearly the same for all of them, so asking all ends the probe sooner.
+ */
 const hintSeqs = 2;
 const hintRows = 4;
 /** The gate may look at its choice anew that many steps later. */

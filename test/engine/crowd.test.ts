@@ -3,6 +3,7 @@ import { expect, test } from "vitest";
 import { CostTable } from "../../src/engine/cost-table.ts";
 import { Crowd } from "../../src/engine/crowd.ts";
 import { request } from "../request.ts";
+import { Lately } from "../../src/engine/lately.ts";
 import { harness } from "./run.ts";
 
 test("others that stood still a moment ago still count, but their absence makes a step's time uncertain", () => {
@@ -45,4 +46,33 @@ test("between two waves an engine chooses by the costs of company", () => {
   expect(wave(2).slice(1)).toEqual([0, 0]);
   h.clock.now += 1000;
   expect((wave(4)[2] as number) > 0).toBe(true);
+});
+
+test("the peak of a number lasts half a second", () => {
+  const lately = new Lately();
+  expect([lately.peak(8, 0), lately.peak(3, 100), lately.peak(8, 200), lately.peak(2, 600), lately.peak(3, 699), lately.peak(2, 700), lately.peak(3, 800)]).toEqual([8, 8, 8, 8, 8, 2, 3]);
+});
+
+test("a wave that comes in two bunches keeps the context that suits it as a whole", () => {
+  let now = 0;
+  const h = harness({ nMax: 2, gate: "adaptive" }, { nSeq: 8, hasPlain: true, isAsynchronous: true }, { clock: () => (now += 0.01) });
+  // Up to four sequences win by drafts, eight do not.
+  h.engine.gate.useTable(new CostTable({ nSeqs: [4, 8], stepMs: [[10, 11, 12], [10, 25, 40]], changeMs: 0, moveMs: 5, prefillBaseMs: 0, prefillRowMs: 1 }));
+  const submit = (first: number, n: number): void => {
+    for (let id = first; id < first + n; id++) h.engine.submit(request(id, [1, 2, 3], { maxTokens: 40, ignoreEos: true }));
+  };
+  submit(0, 8);
+  h.runAll();
+  expect(h.engine.tier.isPlain).toBe(true);
+  submit(8, 4);
+  h.engine.step();
+  expect(h.engine.tier.isPlain).toBe(true);
+  submit(12, 4);
+  h.runAll();
+  // Later four are four.
+  now += 1000;
+  submit(16, 4);
+  h.engine.step();
+  expect(h.engine.tier.isPlain).toBe(false);
+  h.runAll();
 });
