@@ -10,7 +10,10 @@ import { schedule, type Plan } from "./scheduler.ts";
 import type { Sequence } from "./sequence.ts";
 import type { Slots } from "./slots.ts";
 
-/** While streams run, a prefill forward may pause them for about this many decode steps, longer when more prompts wait than streams run. */
+/**
+ * While streams run, a prefill forward may pause them for about this many decode steps, longer when more prompts wait than
+ * streams run, or twice its fixed cost: below that smaller chunks shorten a pause less than they add forwards.
+ */
 const maxPauseSteps = 4;
 /** 128 rows already touch most experts of a MoE model, so smaller chunks save little. */
 const minChunkRows = 128;
@@ -18,6 +21,10 @@ const minChunkRows = 128;
 const maxPadRows = 4;
 /** A further sequence's share of the average rate where no table says it: measured near 0.2 at 8 to 16 streams of a MoE model, 1 in theory. */
 const unknownShare = 0.5;
+
+/** Company that ends within this many steps is waited for longer, by this factor: a wave of drafted requests ends over some steps. */
+const nearEndSteps = 2;
+const nearEndPatience = 3;
 
 /** A sequence whose burst is still being read does not stream yet; prompts that go on coming for longer than this are no burst. */
 const maxBurstMs = 100;
@@ -72,6 +79,7 @@ export class Planner {
     // Padding rows need positions too.
     for (const seq of prefilling) maxPad = Math.min(maxPad, Math.max(0, seq.draftRoom + 1 - seq.nPrefillLeft));
     const nExpected = slots.arrivals.nExpected(now);
+    const nextEndMs = this.#nextEndMs(decoding);
     if (this.#isExpecting && nExpected === 0) slots.arrivals.forgetExpected();
     const plan = schedule({
       prefillLeft: isExact ? prefillLeft.slice(0, 1) : prefillLeft,
@@ -82,14 +90,14 @@ export class Planner {
       waitedMs: Math.max(0, now - oldestMs),
       decodeCreditMs: this.#decodeCreditMs,
       maxRows,
-      maxRowsWhileStreaming: isExact || rowMs === 0 ? maxRows : Math.max(minChunkRows, Math.floor((pauseMs - baseMs) / rowMs)),
+      maxRowsWhileStreaming: isExact || rowMs === 0 ? maxRows : Math.max(minChunkRows, Math.floor(Math.max(pauseMs - baseMs, baseMs) / rowMs)),
       maxPad,
       sinceArrivalMs: now - slots.arrivals.lastMs,
       burstSize: slots.arrivals.burstSize,
       nExpected,
       holdBack: {
-        maxWaitMs: config.prefillWaitMs,
-        arrivalMs: Math.min(slots.arrivals.meanMs(now), this.#nextEndMs(decoding) / slots.arrivals.refillShare(now)),
+        maxWaitMs: config.prefillWaitMs * (nextEndMs <= nearEndSteps * this.#stepMs ? nearEndPatience : 1),
+        arrivalMs: Math.min(slots.arrivals.meanMs(now), nextEndMs / slots.arrivals.refillShare(now)),
         forwardBaseMs: baseMs,
         marginalShare: gate.table === undefined || nDecoding === 0 ? unknownShare : marginalShare(nDecoding, gate.table.stepMs(nDecoding, 0), gate.table.stepMs(nDecoding + 1, 0)),
       },
