@@ -10,6 +10,7 @@ export const loadShape = {
   maxInFlight: z.int().min(1).optional().meta({ description: "open loop: wait above this many in flight; the wait counts as latency", placeholder: "N" }),
   burstiness: z.number().positive().default(1).meta({ description: "open loop: gamma shape of the gaps; 1 is Poisson, below 1 bursts", placeholder: "B" }),
   maxTokens: z.int().min(1).default(128).meta({ description: "new tokens of a request at most", placeholder: "T" }),
+  maxTokensRangeRatio: z.number().min(0).max(1).default(0).meta({ description: "spread of max-tokens: uniform within T * (1 +- ratio), so that requests do not end together", placeholder: "X" }),
   temperature: z.number().min(0).default(0).meta({ description: "0 is greedy", placeholder: "X" }),
   topP: z.number().gt(0).max(1).default(1).meta({ description: "sent when the temperature is above 0", placeholder: "X" }),
   seed: z.int().min(0).default(1).meta({ description: "of prompts, arrivals and sampling", placeholder: "N" }),

@@ -18,6 +18,8 @@ export interface WorkloadOptions {
   readonly n: number;
   readonly nWarmup: number;
   readonly maxTokens: number;
+  /** Limits are drawn uniformly from maxTokens * (1 - ratio) to maxTokens * (1 + ratio), but for lines of a file that have their own. */
+  readonly maxTokensRangeRatio?: number | undefined;
   readonly seed: number;
   /** chat sends messages, completions plain text or tokens; auto: what the prompts are. */
   readonly endpoint: "auto" | "chat" | "completions";
@@ -51,16 +53,24 @@ const PromptLine = z
 /** @throws {UserError} for a prompt file that is missing, empty or malformed, or an endpoint that cannot take the prompts. */
 export function createWorkload(options: WorkloadOptions): Workload {
   const n = options.n + options.nWarmup;
-  const prompts = options.promptFile !== undefined ? filePrompts(options.promptFile, options, n) : options.randomInputLen !== undefined ? randomPrompts(options, n) : codePrompts(options, n);
+  const limits = drawLimits(options, n);
+  const prompts = options.promptFile !== undefined ? filePrompts(options.promptFile, options, limits) : options.randomInputLen !== undefined ? randomPrompts(options, limits) : codePrompts(options, limits);
   return { measured: prompts.slice(0, options.n), warmup: prompts.slice(options.n) };
 }
 
-function codePrompts(options: WorkloadOptions, n: number): Prompt[] {
-  const order = new Rng(options.seed).shuffle(Array.from({ length: n }, (_, i) => i));
+/** Token limits by place in the run: from a generator of their own, so that the prompts do not depend on them. */
+function drawLimits({ maxTokens, maxTokensRangeRatio = 0, seed }: WorkloadOptions, n: number): number[] {
+  const rng = new Rng(seed ^ 0x5eed);
+  const spread = Math.floor(maxTokens * maxTokensRangeRatio);
+  return Array.from({ length: n }, () => Math.max(1, maxTokens - spread + rng.below(2 * spread + 1)));
+}
+
+function codePrompts(options: WorkloadOptions, limits: readonly number[]): Prompt[] {
+  const order = new Rng(options.seed).shuffle(limits.map((_, i) => i));
   const prefix = options.sharedPrefixLen > 0 ? `${preambleWords(options.sharedPrefixLen)} ` : "";
-  return order.map((i) => {
+  return order.map((i, at) => {
     const { id, text } = codePrompt(i);
-    return textPrompt(id, prefix + text, options.maxTokens, options.endpoint === "completions" ? "completions" : "chat");
+    return textPrompt(id, prefix + text, limits[at] as number, options.endpoint === "completions" ? "completions" : "chat");
   });
 }
 
@@ -68,7 +78,7 @@ function textPrompt(id: string, text: string, maxTokens: number, endpoint: "chat
   return endpoint === "chat" ? { id, maxTokens, messages: [{ role: "user", content: text }] } : { id, maxTokens, prompt: text };
 }
 
-function randomPrompts(options: WorkloadOptions, n: number): Prompt[] {
+function randomPrompts(options: WorkloadOptions, limits: readonly number[]): Prompt[] {
   if (options.endpoint === "chat") throw usageError("--random-input-len makes token arrays, which only /v1/completions takes; leave --endpoint out");
   if (options.randomVocab <= firstRandomToken) throw usageError(`--random-vocab ${options.randomVocab}: must be above ${firstRandomToken}`);
   const rng = new Rng(options.seed);
@@ -76,31 +86,32 @@ function randomPrompts(options: WorkloadOptions, n: number): Prompt[] {
   const length = options.randomInputLen ?? 0;
   const shared = new Rng(1);
   const prefix = Array.from({ length: options.sharedPrefixLen }, () => firstRandomToken + shared.below(options.randomVocab - firstRandomToken));
-  return Array.from({ length: n }, (_, i) => {
+  return limits.map((maxTokens, i) => {
     const spread = Math.floor(length * options.randomRangeRatio);
     const own = length - spread + rng.below(2 * spread + 1);
-    return { id: `random-${i}`, maxTokens: options.maxTokens, prompt: [...prefix, ...draw(Math.max(1, own - prefix.length))] };
+    return { id: `random-${i}`, maxTokens, prompt: [...prefix, ...draw(Math.max(1, own - prefix.length))] };
   });
 }
 
-function filePrompts(file: string, options: WorkloadOptions, n: number): Prompt[] {
+function filePrompts(file: string, options: WorkloadOptions, limits: readonly number[]): Prompt[] {
   statFile(file, "--prompt-file");
   const lines = fs.readFileSync(file, "utf8").split("\n").filter((line) => line.trim() !== "");
   if (lines.length === 0) throw usageError(`--prompt-file: ${file} has no line; each line is {"prompt": ...} or {"messages": [...]}`);
   const prompts = lines.map((line, i) => filePrompt(line, i, file, options));
-  return Array.from({ length: n }, (_, i) => prompts[i % prompts.length] as Prompt);
+  return limits.map((limit, i) => (prompts[i % prompts.length] as (limit: number) => Prompt)(limit));
 }
 
-function filePrompt(line: string, i: number, file: string, options: WorkloadOptions): Prompt {
+/** @returns the prompt, given a limit for a line that has none */
+function filePrompt(line: string, i: number, file: string, options: WorkloadOptions): (limit: number) => Prompt {
   const parsed = PromptLine.safeParse(parseJson(line));
   if (!parsed.success) throw usageError(`${file} line ${i + 1}: ${parsed.error.issues[0]?.message ?? "not valid"}`);
-  const { messages, prompt = "", max_tokens: maxTokens = options.maxTokens, id = `line-${i + 1}` } = parsed.data;
+  const { messages, prompt = "", max_tokens: own, id = `line-${i + 1}` } = parsed.data;
   if (messages !== undefined) {
-    if (options.endpoint !== "completions") return { id, maxTokens, messages };
+    if (options.endpoint !== "completions") return (limit) => ({ id, maxTokens: own ?? limit, messages });
     throw usageError(`${file} line ${i + 1}: has messages, which /v1/completions does not take; leave --endpoint out`);
   }
-  if (options.endpoint !== "chat") return { id, maxTokens, prompt };
-  if (typeof prompt === "string") return textPrompt(id, prompt, maxTokens, "chat");
+  if (options.endpoint !== "chat") return (limit) => ({ id, maxTokens: own ?? limit, prompt });
+  if (typeof prompt === "string") return (limit) => textPrompt(id, prompt, own ?? limit, "chat");
   throw usageError(`${file} line ${i + 1}: is a token array, which /v1/chat/completions does not take; leave --endpoint out`);
 }
 

@@ -32,6 +32,19 @@ describe("createWorkload", () => {
     for (const id of shared.flat()) expect(id >= 100 && id < 4000).toBe(true);
   });
 
+  test("token limits have the spread asked, whatever the prompts, which do not depend on it; a file's own limits stay", () => {
+    const file = path.join(folder, "limits.jsonl");
+    fs.writeFileSync(file, '{"prompt":"x","max_tokens":3}\n{"prompt":"y"}\n');
+    for (const source of [{}, { randomInputLen: 4 }, { promptFile: file }]) {
+      const make = (maxTokensRangeRatio: number) => createWorkload({ ...base, n: 100, ...source, maxTokensRangeRatio }).measured.map(({ maxTokens, ...rest }, i) => ({ maxTokens: "promptFile" in source && i % 2 === 0 ? maxTokens + 13 : maxTokens, rest }));
+      const [equal, spread] = [make(0), make(0.5)];
+      expect(new Set(equal.map((p) => p.maxTokens))).toEqual(new Set([16]));
+      expect(Math.min(...spread.map((p) => p.maxTokens))).toBe(8);
+      expect(Math.max(...spread.map((p) => p.maxTokens))).toBe(24);
+      expect(spread.map((p) => p.rest)).toEqual(equal.map((p) => p.rest));
+    }
+  });
+
   test("a prompt file is used in order and over again; its max_tokens counts", () => {
     const file = path.join(folder, "p.jsonl");
     fs.writeFileSync(file, '{"id":"a","prompt":"x","max_tokens":3}\n{"messages":[{"role":"user","content":"y"}]}\n\n{"prompt":[1,2]}\n');
