@@ -7,8 +7,11 @@ const memoryMs = 4000;
 const refillMs = 200;
 const refillRate = 0.1;
 const lengthRate = 0.1;
-/** A client that sends its next request at once has done so by now. */
+/** A client that sends its next request at once has usually done so by now; on a busy machine it takes some times its average, up to the most. */
 const soonMs = 15;
+const turnFactor = 2.5;
+const maxSoonMs = 60;
+const turnRate = 0.1;
 
 export class Arrivals {
   lastMs = -Infinity;
@@ -22,6 +25,8 @@ export class Arrivals {
   readonly #finishedMs: number[] = [];
   /** Share of ended requests that another follows at once: near 1 under a closed loop, near 0 for lone users. */
   #refillShare = 0.5;
+  /** Mean time from the end of a request to the one that follows it. */
+  #turnMs = 0;
   /** Share of recent requests that ended by their token limit. */
   lengthShare = 0;
 
@@ -30,7 +35,10 @@ export class Arrivals {
     this.#noteBurst(now);
     this.lastMs = now;
     this.#forgetFinished(now);
-    if (this.#finishedMs.shift() !== undefined) this.#refillShare += refillRate * (1 - this.#refillShare);
+    const finishedMs = this.#finishedMs.shift();
+    if (finishedMs === undefined) return;
+    this.#refillShare += refillRate * (1 - this.#refillShare);
+    this.#turnMs += turnRate * (now - finishedMs - this.#turnMs);
   }
 
   noteFinish(now: number, isByLength = false): void {
@@ -54,8 +62,10 @@ export class Arrivals {
   nExpected(now: number): number {
     this.#forgetFinished(now);
     if (this.#refillShare < 0.7) return 0;
+    const turnMs = turnFactor * this.#turnMs;
+    const withinMs = turnMs > maxSoonMs ? soonMs : Math.max(soonMs, turnMs);
     let n = 0;
-    for (const ms of this.#finishedMs) if (now - ms < soonMs) n++;
+    for (const ms of this.#finishedMs) if (now - ms < withinMs) n++;
     return n;
   }
 

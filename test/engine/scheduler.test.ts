@@ -49,12 +49,12 @@ describe("an idle engine with a prompt to read", () => {
 });
 
 describe("clients that send the next request when one ends", () => {
-  function closedLoop(nRequests: number): { arrivals: Arrivals; now: number } {
+  function closedLoop(nRequests: number, turnMs = 2): { arrivals: Arrivals; now: number } {
     const arrivals = new Arrivals();
     let now = 0;
     for (let i = 0; i < nRequests; i++) {
       arrivals.noteFinish((now += 500));
-      arrivals.noteArrival((now += 2));
+      arrivals.noteArrival((now += turnMs));
     }
     return { arrivals, now };
   }
@@ -67,6 +67,17 @@ describe("clients that send the next request when one ends", () => {
     arrivals.noteArrival(now + 103);
     expect(arrivals.nExpected(now + 104)).toBe(1);
     expect(arrivals.nExpected(now + 120)).toBe(0);
+  });
+
+  test("are waited for as long as they take on a busy machine, but not for those who think first", () => {
+    const isExpected = (turnMs: number, afterMs: number): boolean => {
+      const { arrivals, now } = closedLoop(40, turnMs);
+      arrivals.noteFinish(now + 100);
+      return arrivals.nExpected(now + 100 + afterMs) === 1;
+    };
+    expect([isExpected(2, 14), isExpected(2, 16)]).toEqual([true, false]);
+    expect([isExpected(20, 45), isExpected(20, 51)]).toEqual([true, false]);
+    expect([isExpected(100, 14), isExpected(100, 16)]).toEqual([true, false]);
   });
 
   test("a client that left is waited for once, not before each request of the one that stays", () => {
