@@ -69,7 +69,7 @@ const runFields = {
   hostSlots: z.int().min(0).optional().meta({ description: "slots that keep all logits, for grammars, penalties, biases and logprobs", placeholder: "N" }),
   cacheRam: z.int().min(0).default(0).meta({ aliases: ["cram"], description: "MiB for saved states of prompts and histories, restored when a prompt extends one (implies --cache-prompt); 0 off", placeholder: "MIB" }),
   cachePrompt: z.boolean().default(false).meta({ description: "reuse a slot's history when a prompt extends it" }),
-  prefillWaitMs: z.number().min(0).default(100).meta({ description: "longest wait of a prompt to be read together with others, where that saves time while streams run; 0 never waits", placeholder: "MS" }),
+  prefillWaitMs: z.number().min(0).default(100).meta({ description: "longest wait of a prompt to be read together with others, where that saves time while streams run, three times as long while a wave of requests ends; 0 never waits", placeholder: "MS" }),
   decodeLast: z.boolean().default(true).meta({ description: "GPU: leave a prompt's last token to the decode step where that keeps the graph captured for it" }),
   holdShape: z.boolean().default(true).meta({ description: "GPU: decode the slot of an ended request on for a moment where another is likely to take it, so that the graph stays captured" }),
   trace: z.string().optional().meta({ description: "write a JSON line for every step", placeholder: "FILE" }),

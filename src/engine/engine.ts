@@ -14,7 +14,7 @@ import { createDrafter } from "./drafters/create.ts";
 import type { Drafter } from "./drafters/drafter.ts";
 import { Gate } from "./gate.ts";
 import type { FreshHidden } from "./head-feed.ts";
-import { HiddenReading, hinted } from "./hidden-reading.ts";
+import { HiddenReading } from "./hidden-reading.ts";
 import type { EngineDependencies } from "./dependencies.ts";
 import { Lately } from "./lately.ts";
 import type { EngineLoop } from "./loop.ts";
@@ -163,8 +163,9 @@ export class Engine implements EngineLoop {
     const { running } = this.slots;
     if (!this.tier.hasPlain || running.length === 0) return;
     const prefilling = this.slots.inPhase("prefill");
+    const peak = this.#lately.peak(running.length, this.#clock());
     // Of a wave's requests the first may be here before the others.
-    const nSeqs = this.#lately.peak(running.length, this.#clock());
+    const nSeqs = prefilling.length > 0 ? peak : running.length;
     // Whatever the gate rests on, requests that are about to be read are looked at: a change is free for them.
     if (prefilling.length === 0 && this.gate.isResting(this.slots.decoded.length)) return;
     const isBetweenRequests = running.length === prefilling.length && prefilling.every((s) => s.nPast === 0);
@@ -238,7 +239,7 @@ export class Engine implements EngineLoop {
       const n = wanted > 0 ? drafter.draft(seqs, wanted, this.#launched) : 0;
       if (isShadowed) {
         const [head, ...others] = this.#backend.heads;
-        const asked = isHopeless && head !== undefined && others.length === 0 && !this.#backend.description.isAsynchronous ? hinted(live, head, this.totals.nSteps) : live;
+        const asked = isHopeless && head !== undefined && others.length === 0 ? this.#hiddenReading.hinted(live, head, this.totals.nSteps) : live;
         this.#shadow.start(asked, drafter.draft(asked, chosen));
       }
       this.meter.drafted(n);

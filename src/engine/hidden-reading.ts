@@ -7,47 +7,55 @@ import type { Gate } from "./gate.ts";
 import { skipTo } from "./head-feed.ts";
 import type { Sequence } from "./sequence.ts";
 
-/**
- * Looks in a row, one every eight steps, that find no need of hidden rows, after which a GPU does not read them any more: its
- * graph is captured anew then.
- */
-const maxUnread = 8;
-/**
- * While drafting is far from paying, a probe on a CPU asks this many sequences, and feeds the head this many rows of each: the
- * rest stays a gap in its context. On a GPU a draft costs nearly the same for all of them, so asking all ends the probe sooner.
- */
-const hintSeqs = 2;
-const hintRows = 4;
+/** What a probe asks while drafting promises little: how many sequences, and how many rows of each it feeds the head; the rest stays a gap. */
+interface Hint {
+  readonly nSeqs: number;
+  readonly nRows: number;
+}
+const hintOnCpu: Hint = { nSeqs: 2, nRows: 4 };
+/** A draft costs a GPU nearly the same for all sequences, and a probe of all ends sooner. */
+const hintOnGpu: Hint = { nSeqs: Infinity, nRows: 24 };
 /** The gate may look at its choice anew that many steps later. */
 const lateSteps = 8;
+/** A change costs a GPU two captured graphs, so reading stops only where it would go on for this many times as long as a probe needs. */
+const worthStopping = 4;
+/** Looks in a row that find no need of hidden rows, after which a GPU does not read them any more. */
+const maxUnread = 3;
 
 export class HiddenReading {
   readonly #isAsynchronous: boolean;
+  readonly #hint: Hint;
+  #isRead = true;
   /** Looks in a row for which no hidden rows were needed. */
   #nUnread = 0;
 
   constructor(isAsynchronous: boolean) {
     this.#isAsynchronous = isAsynchronous;
+    this.#hint = isAsynchronous ? hintOnGpu : hintOnCpu;
   }
 
   /**
    * Whether the next step's hidden rows are read: only where this many sequences could win by drafts that are all
-   * accepted. Reading begins at the next look when that becomes so. On a GPU it ends between requests, or after a while,
-   * because each change costs a captured graph. On a CPU a change costs nothing while the rows do (the last layer computes
-   * all of a prompt's), so there a head that is far from paying has them read before a probe only.
+   * accepted, and where that promises little, before a probe only. Reading begins at the next look when it is needed. On a
+   * GPU it ends between requests, or after a while, because each change costs a captured graph; reading costs a GPU 1.5% of
+   * a step of sixteen sequences, and a CPU the last layer's work for all rows of a prompt.
    * @returns undefined: as it is
    */
   next(gate: Gate, nRunning: number, isBetweenRequests: boolean): boolean | undefined {
-    const waits = !this.#isAsynchronous && gate.stepsToProbe(nRunning) > hintRows + 1 + lateSteps && gate.isHopeless(nRunning);
-    const isRead = !waits && gate.canPayAt(nRunning);
-    this.#nUnread = isRead ? 0 : this.#nUnread + 1;
-    return isRead || !this.#isAsynchronous || this.#nUnread > maxUnread || isBetweenRequests ? isRead : undefined;
+    const leadSteps = (this.#isRead && this.#isAsynchronous ? worthStopping : 1) * (this.#hint.nRows + 1 + lateSteps);
+    const waits = gate.stepsToProbe(nRunning) > leadSteps && gate.isHopeless(nRunning);
+    const isNeeded = !waits && gate.canPayAt(nRunning);
+    this.#nUnread = isNeeded ? 0 : this.#nUnread + 1;
+    if (!isNeeded && this.#isAsynchronous && this.#nUnread <= maxUnread && !isBetweenRequests) return undefined;
+    this.#isRead = isNeeded;
+    return isNeeded;
   }
-}
 
-/** Some sequences, others at each step, whose next drafts a probe may have for the price of a few rows. */
-export function hinted(live: readonly Sequence[], head: DecodeContext, step: number): readonly Sequence[] {
-  const asked = live.length <= hintSeqs ? live : Array.from({ length: hintSeqs }, (_, i) => live[(step + i) % live.length] as Sequence);
-  for (const seq of asked) skipTo(head, seq, seq.nPast - hintRows);
-  return asked;
+  /** Sequences, some others at each step where not all, whose next drafts a probe may have for the price of a few rows. */
+  hinted(live: readonly Sequence[], head: DecodeContext, step: number): readonly Sequence[] {
+    const { nSeqs, nRows } = this.#hint;
+    const asked = live.length <= nSeqs ? live : Array.from({ length: nSeqs }, (_, i) => live[(step + i) % live.length] as Sequence);
+    for (const seq of asked) skipTo(head, seq, seq.nPast - nRows);
+    return asked;
+  }
 }

@@ -17,14 +17,20 @@ import type { Slots } from "./slots.ts";
 const maxPauseSteps = 4;
 /** 128 rows already touch most experts of a MoE model, so smaller chunks save little. */
 const minChunkRows = 128;
+/** Beyond this the fixed cost is shared well enough, and a fit of too little time a row must not make endless pauses. */
+const maxChunkRows = 1024;
 /** Padding costs rows, so only short tails are padded. */
 const maxPadRows = 4;
 /** A further sequence's share of the average rate where no table says it: measured near 0.2 at 8 to 16 streams of a MoE model, 1 in theory. */
 const unknownShare = 0.5;
 
-/** Company that ends within this many steps is waited for longer, by this factor: a wave of drafted requests ends over some steps. */
-const nearEndSteps = 2;
-const nearEndPatience = 3;
+/**
+ * A wave of drafted requests ends over some steps: while this share of those that run are so many steps from their limits,
+ * their successors are waited for longer, by this factor.
+ */
+const waveShare = 0.25;
+const waveSteps = 2;
+const wavePatience = 3;
 
 /** A sequence whose burst is still being read does not stream yet; prompts that go on coming for longer than this are no burst. */
 const maxBurstMs = 100;
@@ -79,7 +85,8 @@ export class Planner {
     // Padding rows need positions too.
     for (const seq of prefilling) maxPad = Math.min(maxPad, Math.max(0, seq.draftRoom + 1 - seq.nPrefillLeft));
     const nExpected = slots.arrivals.nExpected(now);
-    const nextEndMs = this.#nextEndMs(decoding);
+    const refillShare = slots.arrivals.refillShare(now);
+    const isWaveEnding = refillShare >= 0.5 && this.#nEnding(decoding) >= Math.max(1, waveShare * nDecoding);
     if (this.#isExpecting && nExpected === 0) slots.arrivals.forgetExpected();
     const plan = schedule({
       prefillLeft: isExact ? prefillLeft.slice(0, 1) : prefillLeft,
@@ -90,14 +97,14 @@ export class Planner {
       waitedMs: Math.max(0, now - oldestMs),
       decodeCreditMs: this.#decodeCreditMs,
       maxRows,
-      maxRowsWhileStreaming: isExact || rowMs === 0 ? maxRows : Math.max(minChunkRows, Math.floor(Math.max(pauseMs - baseMs, baseMs) / rowMs)),
+      maxRowsWhileStreaming: isExact || rowMs === 0 ? maxRows : Math.max(minChunkRows, Math.floor((pauseMs - baseMs) / rowMs), Math.min(maxChunkRows, Math.floor(baseMs / rowMs))),
       maxPad,
       sinceArrivalMs: now - slots.arrivals.lastMs,
       burstSize: slots.arrivals.burstSize,
       nExpected,
       holdBack: {
-        maxWaitMs: config.prefillWaitMs * (nextEndMs <= nearEndSteps * this.#stepMs ? nearEndPatience : 1),
-        arrivalMs: Math.min(slots.arrivals.meanMs(now), nextEndMs / slots.arrivals.refillShare(now)),
+        maxWaitMs: config.prefillWaitMs * (isWaveEnding ? wavePatience : 1),
+        arrivalMs: Math.min(slots.arrivals.meanMs(now), this.#nextEndMs(decoding) / refillShare),
         forwardBaseMs: baseMs,
         marginalShare: gate.table === undefined || nDecoding === 0 ? unknownShare : marginalShare(nDecoding, gate.table.stepMs(nDecoding, 0), gate.table.stepMs(nDecoding + 1, 0)),
       },
@@ -137,6 +144,14 @@ export class Planner {
   /** Forgets what is owed. */
   reset(): void {
     this.#decodeCreditMs = 0;
+  }
+
+  /** Requests that are about to reach their token limits. */
+  #nEnding(decoding: readonly Sequence[]): number {
+    const nTokens = waveSteps * this.#d.gate.acceptance.expectedTokens(this.#nDraft);
+    let n = 0;
+    for (const seq of decoding) if ((seq.request?.maxTokens ?? Infinity) - seq.nOutput <= nTokens) n++;
+    return n;
   }
 
   /** Time until the first running request reaches its token limit, at the present pace. */

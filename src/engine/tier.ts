@@ -7,17 +7,15 @@
  * others came must not hold them all.
  * Without a pair this is a constant.
  */
+import { minPromise } from "./gate.ts";
 import type { TargetPair } from "./target-pair.ts";
 
 const ratioRate = 0.05;
 /** Snapshots always cost something; a table measured on a busy machine may seem to say otherwise. */
 const minRatio = 1.03;
 const maxRatio = 1.5;
-/**
- * Drafting must promise this much more, or the plain context it is: probes tell its rate to some percent only, and drafted
- * requests of equal length end one by one, so that the next prompts are read in pieces.
- */
-const minPromise = 0.02;
+/** What lies ahead counts from this gain on: one within the noise of probes must not copy states again and again, however long the requests. */
+const minAheadGain = 0.02;
 
 export class Tier {
   readonly #pair: TargetPair | undefined;
@@ -82,8 +80,7 @@ export class Tier {
     let nHeld = 0;
     for (const slot of slots) if (pair.lastPosition(slot) >= 0) nHeld++;
     if (gain < 0 && nHeld > 0) return;
-    // A gain within the noise of probes must not copy states again and again, however long the requests.
-    const aheadGainMs = gain > minPromise ? gain * aheadMs : 0;
+    const aheadGainMs = gain > minAheadGain ? gain * aheadMs : 0;
     if (nHeld > 0 && nHeld * this.msPerMove > this.#regretMs + aheadGainMs) return;
     this.#regretMs = 0;
     pair.use(!pair.isPlain);

@@ -48,9 +48,21 @@ test("between two waves an engine chooses by the costs of company", () => {
   expect((wave(4)[2] as number) > 0).toBe(true);
 });
 
-test("the peak of a number lasts half a second", () => {
+test("the peak of a number lasts half a second to a second, then the next highest of that time counts", () => {
   const lately = new Lately();
-  expect([lately.peak(8, 0), lately.peak(3, 100), lately.peak(8, 200), lately.peak(2, 600), lately.peak(3, 699), lately.peak(2, 700), lately.peak(3, 800)]).toEqual([8, 8, 8, 8, 8, 2, 3]);
+  expect([lately.peak(8, 0), lately.peak(3, 499), lately.peak(2, 600), lately.peak(2, 999), lately.peak(2, 1000), lately.peak(4, 1400), lately.peak(1, 1500), lately.peak(1, 2600)]).toEqual([8, 8, 8, 8, 8, 4, 4, 1]);
+});
+
+test("who is left of a wave is drafted for at once", () => {
+  const h = harness({ nMax: 2, gate: "adaptive" }, { nSeq: 8, hasPlain: true, isAsynchronous: true });
+  h.engine.gate.useTable(new CostTable({ nSeqs: [1, 8], stepMs: [[10, 11, 12], [10, 25, 40]], changeMs: 0, moveMs: 0, prefillBaseMs: 0, prefillRowMs: 1 }));
+  h.engine.tier.msPerMove = 0;
+  for (let id = 0; id < 8; id++) h.engine.submit(request(id, [1, 2, 3], { maxTokens: id === 0 ? 400 : 90, ignoreEos: true }));
+  while (h.engine.slots.running.length !== 1) h.engine.step();
+  const before = h.engine.totals.stepsAtK[0] as number;
+  h.runAll();
+  // A probe's way to the other context, and no rest of the eight's.
+  expect((h.engine.totals.stepsAtK[0] as number) - before).toBeLessThan(20);
 });
 
 test("a wave that comes in two bunches keeps the context that suits it as a whole", () => {

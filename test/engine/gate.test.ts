@@ -219,6 +219,39 @@ test("an idle gate rests, until other sequences, other costs or a broken graph a
   expect(nRests(80)).toBe(70);
 });
 
+test("a rest of many sequences is none of the few that are left", () => {
+  for (const nBefore of [60, 200, 260, 300]) {
+    const gate = new Gate({ mode: "adaptive", nMax: 1 }, new CostTable({ nSeqs: [4, 8], stepMs: [[10, 11], [10, 40]], changeMs: 0, moveMs: 5, prefillBaseMs: 0, prefillRowMs: 0 }));
+    const step = (n: number): number => {
+      const k = gate.choose(n, 1);
+      gate.note(k, k);
+      gate.endStep(n, k, undefined);
+      return k;
+    };
+    for (let i = 0; i < nBefore; i++) step(8);
+    expect(gate.isResting(8)).toBe(true);
+    expect(Array.from({ length: 50 }, () => step(4))).toEqual(Array.from({ length: 50 }, () => 1));
+  }
+});
+
+test("a probe that told nothing is tried again soon", () => {
+  const gate = new Gate({ mode: "adaptive", nMax: 1 }, new CostTable({ nSeqs: [1, 2], stepMs: [[10, 11], [10, 11]], changeMs: 0, moveMs: 5, prefillBaseMs: 0, prefillRowMs: 0 }));
+  // Rejected drafts have put probes off; then none can be made, for want of hidden rows.
+  for (let i = 0; i < 100; i++) {
+    const k = gate.choose(1, 1);
+    gate.note(k, 0);
+    gate.endStep(1, k, undefined);
+  }
+  const starts: number[] = [];
+  for (let i = 0, was = false; i < 110; i++) {
+    expect(gate.choose(1, 0)).toBe(0);
+    if (gate.isProbing && !was) starts.push(i);
+    was = gate.isProbing;
+    gate.endStep(1, 0, undefined);
+  }
+  expect(starts).toHaveLength(2);
+});
+
 test("where little can be won probes are rarer", () => {
   const nDrafting = (k1Ms: number): number => {
     const gate = new Gate({ mode: "adaptive", nMax: 1 }, new CostTable({ nSeqs: [1, 2], stepMs: [[10, k1Ms], [10, k1Ms]], changeMs: 0, moveMs: 5, prefillBaseMs: 0, prefillRowMs: 0 }));

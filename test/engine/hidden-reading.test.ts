@@ -14,13 +14,24 @@ test("on a CPU a hopeless head gets rows before a probe only, in time for the ga
   expect(reading.next(gate(false, 13), 4, false)).toBe(false);
 });
 
-test("on a GPU reading begins at once, and ends between requests or after a while, since each change costs a graph", () => {
+test("on a GPU reading begins at once where drafts may win, and ends between requests or after some looks, since each change costs a graph", () => {
   const reading = new HiddenReading(true);
-  expect(reading.next(gate(true), 4, false)).toBe(true);
+  const may = gate(true, 0, false);
+  expect(reading.next(may, 4, false)).toBe(true);
   expect(reading.next(gate(false), 4, false)).toBeUndefined();
   expect(reading.next(gate(false), 4, true)).toBe(false);
-  expect(reading.next(gate(true), 4, false)).toBe(true);
+  expect(reading.next(may, 4, false)).toBe(true);
   const later = Array.from({ length: 12 }, () => reading.next(gate(false), 4, false));
-  expect(later.indexOf(false)).toBe(8);
-  expect(later.slice(0, 8).every((x) => x === undefined)).toBe(true);
+  expect(later.indexOf(false)).toBe(3);
+  expect(later.slice(0, 3).every((x) => x === undefined)).toBe(true);
+});
+
+test("on a GPU a head that promises little gets rows before a probe, where the pause is worth two graphs", () => {
+  const reading = new HiddenReading(true);
+  // A hint of 24 rows, the pending one, and a look that is late by eight steps.
+  expect(reading.next(gate(true, 33 * 4), 4, true)).toBe(true);
+  expect(reading.next(gate(true, 33 * 4 + 1), 4, true)).toBe(false);
+  expect(reading.next(gate(true, 34), 4, false)).toBeUndefined();
+  expect(reading.next(gate(true, 33), 4, false)).toBe(true);
+  expect(reading.next(gate(true, 500, false), 4, true)).toBe(true);
 });

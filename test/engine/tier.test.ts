@@ -32,14 +32,14 @@ test("between requests a change is free", () => {
   expect([isPlain(), moved.length]).toEqual([true, 0]);
 });
 
-test("between requests drafting must promise two percent, whatever lies ahead", () => {
+test("between requests drafting must promise five percent, whatever lies ahead", () => {
   for (const aheadMs of [0, 420]) {
     const { tier, isPlain } = tierWith(0);
-    tier.choose(-0.01, 0, slots, aheadMs);
+    tier.choose(-0.04, 0, slots, aheadMs);
     expect(isPlain()).toBe(true);
-    tier.choose(-0.01, 0, slots, aheadMs);
+    tier.choose(-0.04, 0, slots, aheadMs);
     expect(isPlain()).toBe(true);
-    tier.choose(-0.03, 0, slots, aheadMs);
+    tier.choose(-0.06, 0, slots, aheadMs);
     expect(isPlain()).toBe(false);
   }
 });
