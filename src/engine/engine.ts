@@ -12,7 +12,7 @@ import type { EngineConfig } from "./config.ts";
 import { Crowd } from "./crowd.ts";
 import { createDrafter } from "./drafters/create.ts";
 import type { Drafter } from "./drafters/drafter.ts";
-import { Gate } from "./gate.ts";
+import { Gate, minPromise } from "./gate.ts";
 import type { FreshHidden } from "./head-feed.ts";
 import { HiddenReading } from "./hidden-reading.ts";
 import type { EngineDependencies } from "./dependencies.ts";
@@ -181,6 +181,7 @@ export class Engine implements EngineLoop {
     if (this.tier.isPlain !== isPlain) this.slots.dropGhosts();
     this.#lastDecodeMs = 0;
     this.gate.zeroFactor = this.tier.zeroFactor;
+    this.gate.entryPromise = this.tier.isPlain ? minPromise : 0;
   }
 
   /** Decode time to expect of the running requests: a quarter of what their limits allow, where it is limits that end requests. */

@@ -77,6 +77,8 @@ export class Gate {
   /** Time of a step at length 0 over the table's, in the context that decodes now, and in one that can roll back. */
   zeroFactor = 1;
   rollingRatio = 1;
+  /** What a length above 0 must promise over length 0 while a change of context lies between them. */
+  entryPromise = 0;
   /** Requests that would end together without drafts. */
   endSpread: EndSpread = noSpread;
   #table: CostTable | undefined;
@@ -263,9 +265,9 @@ export class Gate {
     const best = this.#best(nSeqs);
     this.reason = "hold";
     if (best === this.#current) return;
-    const currentRate = this.rate(nSeqs, this.#current);
+    const currentRate = this.#worth(nSeqs, this.#current);
     const price = Math.min(maxPrice, table.changeMs / (horizonSteps * table.stepMs(nSeqs, best)));
-    if (this.rate(nSeqs, best) > currentRate * (1 + hysteresis + price) || nSeqs !== this.#lastNSeqs) {
+    if (this.#worth(nSeqs, best) > currentRate * (1 + hysteresis + price) || nSeqs !== this.#lastNSeqs) {
       this.reason = "best";
       this.#current = best;
       if (best > 0) this.#probeAfter = this.#options.minProbeSteps;
@@ -275,9 +277,13 @@ export class Gate {
   #best(nSeqs: number): number {
     let best = 0;
     for (let k = this.#least; k <= this.#options.nMax; k++) {
-      if (this.rate(nSeqs, k) > this.rate(nSeqs, best)) best = k;
+      if (this.#worth(nSeqs, k) > this.#worth(nSeqs, best)) best = k;
     }
     return best;
+  }
+
+  #worth(nSeqs: number, k: number): number {
+    return this.rate(nSeqs, k) / (k > 0 ? 1 + this.entryPromise : 1);
   }
 
   #maybeProbe(nSeqs: number): void {
@@ -320,7 +326,7 @@ export class Gate {
     const table = this.#table as CostTable;
     const ratio = table.stepMs(nSeqs, probe.k) / table.stepMs(nSeqs, 0) - 1;
     const isGood = probe.nDrafted > 0 && probe.nAccepted / probe.nDrafted >= ratio / probe.k;
-    const pays = this.rate(nSeqs, probe.k) > this.rate(nSeqs, 0) * (1 + this.#options.hysteresis);
+    const pays = this.#worth(nSeqs, probe.k) > this.rate(nSeqs, 0) * (1 + this.#options.hysteresis);
     const isDecided = probe.nDrafted >= 32 || pays;
     if (isGood && !isDecided) return true;
     this.#probe = undefined;

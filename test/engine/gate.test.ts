@@ -234,6 +234,23 @@ test("a rest of many sequences is none of the few that are left", () => {
   }
 });
 
+test("where a change of context lies before drafting, a small promise is none: length 0 rests", () => {
+  for (const [k1Ms, wants] of [[19.4, false], [18.2, true]] as const) {
+    const gate = new Gate({ mode: "adaptive", nMax: 1 }, new CostTable({ nSeqs: [4, 8], stepMs: [[10, k1Ms], [10, k1Ms]], changeMs: 0, moveMs: 5, prefillBaseMs: 0, prefillRowMs: 0 }));
+    const step = (): void => {
+      const k = gate.choose(4, 1);
+      for (let i = 0; i < 4; i++) gate.note(k, k);
+      gate.endStep(4, k, undefined);
+    };
+    for (let i = 0; i < 200; i++) gate.note(1, 1);
+    step();
+    expect(gate.isDrafting).toBe(true);
+    gate.entryPromise = 0.05;
+    for (let i = 0; i < 200; i++) step();
+    expect([gate.isDrafting, gate.isResting(4)]).toEqual([wants, !wants]);
+  }
+});
+
 test("a probe that told nothing is tried again soon", () => {
   const gate = new Gate({ mode: "adaptive", nMax: 1 }, new CostTable({ nSeqs: [1, 2], stepMs: [[10, 11], [10, 11]], changeMs: 0, moveMs: 5, prefillBaseMs: 0, prefillRowMs: 0 }));
   // Rejected drafts have put probes off; then none can be made, for want of hidden rows.
