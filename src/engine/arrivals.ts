@@ -27,8 +27,8 @@ export class Arrivals {
   #refillShare = 0.5;
   /** Mean time from the end of a request to the one that follows it. */
   #turnMs = 0;
-  /** Share of recent requests that ended by their token limit. */
-  lengthShare = 0;
+  /** Share of recent requests that ended by their token limit; half before any has ended. */
+  lengthShare = 0.5;
 
   noteArrival(now: number): void {
     this.#nRecent = this.#nRecent * Math.exp((this.lastMs - now) / memoryMs) + 1;

@@ -259,11 +259,12 @@ export class Engine implements EngineLoop {
     if (nDraft === 0 && this.#verifier.keepsHidden && !isHopeless) this.#drafter?.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
     this.#lastDecodeMs += this.meter.costMs;
     // Drafts that were only compared, or given up, are not part of what a step of this length costs.
-    const isTypical = this.meter.isSteady && this.#crowd.isCertain && !isShadowed && !(wanted > 0 && nDraft === 0);
+    const counts = this.#crowd.isCertain && !isShadowed && !(wanted > 0 && nDraft === 0);
     // A step without drafts in the rolling context is not what one costs in the plain context.
     const isRollingZero = nDraft === 0 && this.tier.hasPlain && !this.tier.isPlain;
-    if (isTypical && isRollingZero && this.gate.table !== undefined) this.tier.noteRolling(this.meter.costMs / this.gate.table.stepMs(seqs.length, 0));
-    this.gate.endStep(seqs.length, nDraft, isTypical && !isRollingZero ? this.meter.costMs : undefined);
+    const { costMs, isSteady } = this.meter;
+    if (counts && isSteady && isRollingZero && this.gate.table !== undefined) this.tier.noteRolling(costMs / this.gate.table.stepMs(seqs.length, 0));
+    this.gate.endStep(seqs.length, nDraft, counts && !isRollingZero ? costMs : undefined, isSteady);
     this.planner.noteDecode(this.meter.totalMs, nDraft);
     this.totals.noteDecode(seqs.length, nDraft, this.meter.totalMs);
   }

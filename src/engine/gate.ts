@@ -12,6 +12,7 @@
 import { AcceptanceEstimate } from "./acceptance.ts";
 import type { CostTable } from "./cost-table.ts";
 import { endLoss, noSpread, type EndSpread } from "./end-spread.ts";
+import { Excess } from "./excess.ts";
 
 export interface GateOptions {
   readonly mode: "fixed" | "adaptive";
@@ -81,6 +82,7 @@ export class Gate {
   entryPromise = 0;
   /** Requests that would end together without drafts. */
   endSpread: EndSpread = noSpread;
+  #excess = new Excess();
   #table: CostTable | undefined;
   /** Costs while this engine works alone on the device, and while other groups work too. */
   #alone: CostTable | undefined;
@@ -118,6 +120,7 @@ export class Gate {
     this.#crowded = crowded;
     this.acceptance = new AcceptanceEstimate(this.#options.nMax);
     this.#current = this.#options.nMax;
+    this.#excess = new Excess();
     this.#probe = undefined;
     this.#restLeft = 0;
   }
@@ -243,20 +246,26 @@ export class Gate {
     }
   }
 
-  /** Ends a step: `measuredMs` refines the table unless the shape had just changed. */
-  endStep(nSeqs: number, nDraft: number, measuredMs: number | undefined): void {
+  /**
+   * Ends a step.
+   * @param measuredMs what it took; undefined where that says nothing about this length with this table
+   * @param isSteady its shape was that of the steps before it, so that its time refines the table
+   */
+  endStep(nSeqs: number, nDraft: number, measuredMs: number | undefined, isSteady = true): void {
     this.acceptance.endStep(nDraft);
     this.#stepsAtZero = nDraft === 0 ? this.#stepsAtZero + 1 : 0;
+    if (measuredMs === undefined || this.#table === undefined) return;
+    this.#excess.note(nDraft > 0, measuredMs / this.#table.stepMs(nSeqs, nDraft));
     // One step in eight tells enough of a length that stands: beside a small model on a CPU all of this shows.
-    if (measuredMs !== undefined && !(this.#stepsAtZero % restSteps > 0 && this.isResting(nSeqs))) this.#table?.refine(nSeqs, nDraft, measuredMs);
+    if (isSteady && !(this.#stepsAtZero % restSteps > 0 && this.isResting(nSeqs))) this.#table.refine(nSeqs, nDraft, measuredMs);
   }
 
-  /** Expected tokens per millisecond of the batch at length k, less what is lost by ends that drift apart. */
+  /** Expected tokens per millisecond of the batch at length k, less what is lost by ends that drift apart and by steps that are not steady. */
   rate(nSeqs: number, k: number): number {
     const expected = this.acceptance.expectedTokens(k);
     const stepMs = (this.#table as CostTable).stepMs(nSeqs, k);
     if (k === 0) return nSeqs / (stepMs * this.zeroFactor);
-    return (nSeqs * expected * (1 - endLoss(this.endSpread, expected, this.acceptance.tokenVariance(k)))) / stepMs;
+    return (nSeqs * expected * (1 - endLoss(this.endSpread, expected, this.acceptance.tokenVariance(k)))) / (stepMs * this.#excess.ofDrafting);
   }
 
   #adopt(nSeqs: number): void {

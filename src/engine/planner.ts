@@ -14,7 +14,7 @@ import type { Slots } from "./slots.ts";
  * While streams run, a prefill forward may pause them for about this many decode steps, longer when more prompts wait than
  * streams run, or twice its fixed cost: below that smaller chunks shorten a pause less than they add forwards.
  */
-const maxPauseSteps = 4;
+const maxPauseSteps = 8;
 /** 128 rows already touch most experts of a MoE model, so smaller chunks save little. */
 const minChunkRows = 128;
 /** Beyond this the fixed cost is shared well enough, and a fit of too little time a row must not make endless pauses. */
@@ -104,7 +104,8 @@ export class Planner {
       nExpected,
       holdBack: {
         maxWaitMs: config.prefillWaitMs * (isWaveEnding ? wavePatience : 1),
-        arrivalMs: Math.min(slots.arrivals.meanMs(now), this.#nextEndMs(decoding) / refillShare),
+        // Where all slots are taken the end of a request makes room for the next one.
+        arrivalMs: Math.min(slots.nFree > nBehindGhosts ? slots.arrivals.meanMs(now) : Infinity, this.#nextEndMs(decoding) / refillShare),
         forwardBaseMs: baseMs,
         marginalShare: gate.table === undefined || nDecoding === 0 ? unknownShare : marginalShare(nDecoding, gate.table.stepMs(nDecoding, 0), gate.table.stepMs(nDecoding + 1, 0)),
       },

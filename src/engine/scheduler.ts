@@ -44,7 +44,7 @@ const moreMs = 3;
 export interface HoldBack {
   /** Longest wait for company, 0: never wait. */
   readonly maxWaitMs: number;
-  /** Mean time between arrivals of late, Infinity when unknown. */
+  /** Mean time to the next request that finds a slot, Infinity when unknown. */
   readonly arrivalMs: number;
   /** What a forward costs apart from its rows: saved by reading two prompts in one. */
   readonly forwardBaseMs: number;
@@ -81,9 +81,9 @@ export function shouldGather({ prefillLeft, isFreshPrefill, nFreeSlots, waitedMs
  * Waiting for one more prompt saves a forward's base time for the whole batch; it costs the waiting sequences' tokens
  * meanwhile, of which the batch really loses only their marginal share.
  */
-export function shouldHoldBack({ prefillLeft, isFreshPrefill, nStreaming, nFreeSlots, waitedMs, holdBack }: ScheduleInput): boolean {
+export function shouldHoldBack({ prefillLeft, isFreshPrefill, nStreaming, waitedMs, holdBack }: ScheduleInput): boolean {
   const { maxWaitMs, arrivalMs, forwardBaseMs, marginalShare } = holdBack;
-  if (!isFreshPrefill || nFreeSlots === 0 || waitedMs >= maxWaitMs) return false;
+  if (!isFreshPrefill || waitedMs >= maxWaitMs) return false;
   const lostMs = (arrivalMs * prefillLeft.length * marginalShare) / (nStreaming + prefillLeft.length);
   return lostMs < forwardBaseMs;
 }

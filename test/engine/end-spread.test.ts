@@ -88,10 +88,12 @@ test("an engine learns that its requests end by their limits, and which of them 
     return h.engine.gate.endSpread.lateness;
   };
   for (let id = 0; id < 4; id++) h.engine.submit(request(id, [1, 2, 3], { maxTokens: 20, ignoreEos: true }));
-  expect(lateness()).toBe(0);
+  // Not known yet: half of it.
+  const before = lateness();
+  expect(before).toBeGreaterThan(0.3);
   h.runAll();
   for (let id = 4; id < 8; id++) h.engine.submit(request(id, [1, 2, 3], { maxTokens: 20, ignoreEos: true }));
-  expect(lateness()).toBeGreaterThan(0.3);
+  expect(lateness()).toBeGreaterThan(before * 1.2);
   h.runAll();
   for (let id = 8; id < 12; id++) h.engine.submit(request(id, [1, 2, 3], { maxTokens: 20 + id, ignoreEos: true }));
   expect(lateness()).toBe(0);
