@@ -41,6 +41,7 @@ export async function main(argv: readonly string[]): Promise<number> {
   }
   const json = rest.includes("--json");
   const quiet = rest.includes("--quiet");
+  if (quiet) process.env["FORETOKEN_PROGRESS"] ??= "off";
   const command: Command = await verb.load();
   const { flags, options, help } = await readArguments(command, rest.filter((a) => a !== "--json" && a !== "--quiet"));
   if (help) {

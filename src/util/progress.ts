@@ -1,6 +1,7 @@
 /**
- * One progress line on stderr: label, done of total, rate, time left. Redraws at most ten times a second on a
- * terminal; elsewhere prints nothing, except with FORETOKEN_PROGRESS=plain: one line every five seconds.
+ * One progress line on stderr: label, done of total, rate, time left. Redraws at most ten times a second on a terminal.
+ * Elsewhere, in a log file, a line every half minute of work that takes so long; with FORETOKEN_PROGRESS=plain one every
+ * five seconds, with FORETOKEN_PROGRESS=off (and --quiet) none.
  */
 import { formatDuration } from "./format.ts";
 
@@ -22,11 +23,14 @@ const silent: Progress = { update: () => {}, setTotal: () => {}, end: () => {} }
 export function createProgress(label: string, options: ProgressOptions = {}): Progress {
   const stream = options.stream ?? process.stderr;
   const plain = !stream.isTTY;
-  if (plain && process.env["FORETOKEN_PROGRESS"] !== "plain") return silent;
+  const wish = process.env["FORETOKEN_PROGRESS"];
+  if (wish === "off") return silent;
+  const everyMs = plain ? (wish === "plain" ? 5000 : 30_000) : 100;
   const format = options.format ?? String;
   const startMs = performance.now();
   let total = options.total;
-  let lastMs = -Infinity;
+  // The first line of a log comes when the work has shown to be long.
+  let lastMs = plain && wish !== "plain" ? startMs : -Infinity;
   const draw = (done: number, note: string): void => {
     const elapsedMs = performance.now() - startMs;
     const rate = done / (elapsedMs / 1000);
@@ -42,7 +46,7 @@ export function createProgress(label: string, options: ProgressOptions = {}): Pr
   return {
     update(done, note = "") {
       const now = performance.now();
-      if (now - lastMs < (plain ? 5000 : 100)) return;
+      if (now - lastMs < everyMs) return;
       lastMs = now;
       draw(done, note);
     },
