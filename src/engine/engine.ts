@@ -9,14 +9,14 @@
 import { Rng } from "../util/rng.ts";
 import { DecodeError, type Backend, type DecodeContext } from "./backend.ts";
 import type { EngineConfig } from "./config.ts";
+import { ContextChoice } from "./context-choice.ts";
 import { Crowd } from "./crowd.ts";
 import { createDrafter } from "./drafters/create.ts";
 import type { Drafter } from "./drafters/drafter.ts";
-import { Gate, minPromise } from "./gate.ts";
+import { Gate } from "./gate.ts";
 import type { FreshHidden } from "./head-feed.ts";
 import { HiddenReading } from "./hidden-reading.ts";
 import type { EngineDependencies } from "./dependencies.ts";
-import { Lately } from "./lately.ts";
 import type { EngineLoop } from "./loop.ts";
 import type { PrefillChunk } from "./prefill-plan.ts";
 import type { EngineInfo, EngineSnapshot, GenerateRequest } from "./request.ts";
@@ -56,9 +56,7 @@ export class Engine implements EngineLoop {
   readonly #hasHead: boolean;
   readonly #rng: Rng;
   readonly #crowd: Crowd;
-  readonly #lately = new Lately();
-  /** Time of decode steps that the choice of a context has not counted yet. */
-  #lastDecodeMs = 0;
+  readonly #contextChoice: ContextChoice;
 
   /** The device works: time to send what the last step produced. */
   readonly #launched = (): void => {
@@ -98,6 +96,18 @@ export class Engine implements EngineLoop {
     if (this.#hasHead) this.#target.setHiddenOutput(true);
     this.#sampler = new TargetSampler(this.#target);
     this.#verifier = this.#createVerifier();
+    this.#contextChoice = new ContextChoice({
+      slots: this.slots,
+      gate: this.gate,
+      tier: this.tier,
+      hiddenReading: this.#hiddenReading,
+      readHidden: (isRead) => {
+        if (!this.#hasHead) return;
+        this.#target.setHiddenOutput(isRead);
+        this.#verifier.keepsHidden = isRead;
+      },
+      clock: this.#clock,
+    });
     this.meter = new StepMeter({
       backend: this.#backend,
       clock: this.#clock,
@@ -126,7 +136,7 @@ export class Engine implements EngineLoop {
     this.#crowd.look(this.slots.running.length > 0);
     this.gate.isCrowded = this.#crowd.isCrowded;
     this.gate.endSpread = this.slots.endSpread;
-    this.#chooseTier();
+    if (this.tier.hasPlain) this.#contextChoice.choose();
     if (this.#config.holdShape && isBatched) this.shape.holdGhosts(this.slots, this.#clock(), this.info.nMax);
     if (leavesLast) this.shape.leaveLast(this.slots);
     const { nBehindGhosts } = this.slots;
@@ -156,38 +166,6 @@ export class Engine implements EngineLoop {
     // On a device that runs on its own the next decode is launched first (`launched` below).
     if (!this.#backend.description.isAsynchronous) this.slots.flush();
     return true;
-  }
-
-  /** Which context of the target decodes, and whether its hidden rows are read. */
-  #chooseTier(): void {
-    const { running } = this.slots;
-    if (!this.tier.hasPlain || running.length === 0) return;
-    const prefilling = this.slots.inPhase("prefill");
-    const peak = this.#lately.peak(running.length, this.#clock());
-    // Of a wave's requests the first may be here before the others.
-    const nSeqs = prefilling.length > 0 ? peak : running.length;
-    // Whatever the gate rests on, requests that are about to be read are looked at: a change is free for them.
-    if (prefilling.length === 0 && this.gate.isResting(this.slots.decoded.length)) return;
-    const isBetweenRequests = running.length === prefilling.length && prefilling.every((s) => s.nPast === 0);
-    const isRead = this.#hiddenReading.next(this.gate, nSeqs, isBetweenRequests);
-    if (this.#hasHead && isRead !== undefined) {
-      this.#target.setHiddenOutput(isRead);
-      this.#verifier.keepsHidden = isRead;
-    }
-    this.gate.rollingRatio = this.tier.rollingRatio;
-    const { isPlain } = this.tier;
-    this.tier.choose(this.gate.plainGain(nSeqs), this.#lastDecodeMs, running, this.#aheadMs(nSeqs));
-    // A ghost is not worth a move to the other context.
-    if (this.tier.isPlain !== isPlain) this.slots.dropGhosts();
-    this.#lastDecodeMs = 0;
-    this.gate.zeroFactor = this.tier.zeroFactor;
-    this.gate.entryPromise = this.tier.isPlain ? minPromise : 0;
-  }
-
-  /** Decode time to expect of the running requests: a quarter of what their limits allow, where it is limits that end requests. */
-  #aheadMs(nRunning: number): number {
-    const { table } = this.gate;
-    return table === undefined ? 0 : (this.slots.arrivals.lengthShare * this.slots.meanTokensLeft() * table.stepMs(nRunning, 0)) / 4;
   }
 
   /** Reads `chunk.length` prompt rows of each member; a member whose prompt is complete gets its first token. */
@@ -257,7 +235,7 @@ export class Engine implements EngineLoop {
     this.meter.end();
     this.shape.noteStep(seqs.length, this.slots.inPhase("ghost"), this.meter.totalMs);
     if (nDraft === 0 && this.#verifier.keepsHidden && !isHopeless) this.#drafter?.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
-    this.#lastDecodeMs += this.meter.costMs;
+    this.#contextChoice.noteDecode(this.meter.costMs);
     // Drafts that were only compared, or given up, are not part of what a step of this length costs.
     const counts = this.#crowd.isCertain && !isShadowed && !(wanted > 0 && nDraft === 0);
     // A step without drafts in the rolling context is not what one costs in the plain context.

@@ -3,9 +3,8 @@
  *
  * It takes the length with the most expected tokens per second: tokens from recent acceptance, time from the measured
  * cost table. Three things keep it calm and honest: a change must win by more than `hysteresis` and repay the price of
- * rebuilding graphs within `horizonSteps`; at length 0 it probes now and then, with back-off, only where even perfect
- * acceptance could pay, the rarer the less it could win; a probe goes on while its own drafts are accepted often enough
- * and ends at once when not, so that an untrained head costs one bad step per `maxProbeSteps`.
+ * rebuilding graphs within `horizonSteps`; at length 0 it probes now and then, only where even perfect acceptance could
+ * pay (`probing.ts`), and else rests.
  * Sources of the idea: SGLang's adaptive steps and vLLM's draft length by batch size (one length a batch, from tables);
  * the measured cost table, and zero as the true plain path, are ours.
  */
@@ -13,6 +12,7 @@ import { AcceptanceEstimate } from "./acceptance.ts";
 import type { CostTable } from "./cost-table.ts";
 import { endLoss, noSpread, type EndSpread } from "./end-spread.ts";
 import { Excess } from "./excess.ts";
+import { leadSteps, patienceFor, Probing } from "./probing.ts";
 
 export interface GateOptions {
   readonly mode: "fixed" | "adaptive";
@@ -25,9 +25,6 @@ export interface GateOptions {
   readonly maxProbeSteps?: number;
 }
 
-/** A probe that has told nothing by then ends: requests too short, or none that wants drafts. */
-const maxSilentSteps = 16;
-
 /** A price measured on a busy machine must not keep a wrong length for ever. */
 const maxPrice = 0.03;
 
@@ -39,38 +36,13 @@ const maxPrice = 0.03;
 export const minPromise = 0.05;
 
 /**
- * Where even drafts that are all accepted would win less than this, probes are rarer: by the square, as both what they
- * could win and how likely they are to find it are less. Up to `maxPatience` times.
- */
-const worthProbing = 0.2;
-const maxPatience = 16;
-
-/**
  * At length 0 nothing is learned but that length's own time, so there the choice is made anew every few steps only; where
  * it has been the same for long, and the context is the one for it, every `maxRestSteps`.
  */
 const restSteps = 8;
 const maxRestSteps = 64;
-/** Rests are short from so many steps before a probe, for which hidden rows must be read in time (hidden-reading.ts). */
-const leadSteps = 48;
 
 export type GateReason = "fixed" | "best" | "hold" | "probe" | "cannot-pay" | "idle-at-zero" | "capped";
-
-interface Probe {
-  readonly k: number;
-  /** Acceptance of the first position as it was believed before, and whether this probe says otherwise. */
-  readonly expected: number;
-  hasSurprised: boolean;
-  nSteps: number;
-  nDrafted: number;
-  nAccepted: number;
-}
-
-/** Three standard deviations from what was expected: what was believed of another text is no guide to this one. */
-function isSurprising({ nDrafted, nAccepted }: Probe, expected: number): boolean {
-  const p = Math.min(0.95, Math.max(0.05, expected));
-  return nDrafted >= 8 && Math.abs(nAccepted / nDrafted - p) > 3 * Math.sqrt((p * (1 - p)) / nDrafted);
-}
 
 export class Gate {
   acceptance: AcceptanceEstimate;
@@ -90,9 +62,7 @@ export class Gate {
   readonly #options: Required<GateOptions>;
   /** Length in force outside of probes. */
   #current: number;
-  #probe: Probe | undefined;
-  #stepsAtZero = 0;
-  #probeAfter: number;
+  readonly #probing: Probing;
   #lastNSeqs = 0;
   #forced: number | undefined;
   /** Steps for which length 0 stands without another look, while as many sequences decode. */
@@ -107,7 +77,7 @@ export class Gate {
     this.#crowded = table;
     this.acceptance = new AcceptanceEstimate(options.nMax);
     this.#current = options.nMax;
-    this.#probeAfter = this.#options.minProbeSteps;
+    this.#probing = new Probing(this.#options.minProbeSteps, this.#options.maxProbeSteps);
   }
 
   /**
@@ -121,7 +91,7 @@ export class Gate {
     this.acceptance = new AcceptanceEstimate(this.#options.nMax);
     this.#current = this.#options.nMax;
     this.#excess = new Excess();
-    this.#probe = undefined;
+    this.#probing.cancel();
     this.#restLeft = 0;
   }
 
@@ -143,7 +113,7 @@ export class Gate {
 
   /** True while the head must be kept ready for the next step; false while it is fed lazily. */
   get isDrafting(): boolean {
-    return (this.#forced ?? this.#current) > 0 || this.#probe !== undefined;
+    return (this.#forced ?? this.#current) > 0 || this.isProbing;
   }
 
   /** Length 0 was chosen for `nSeqs` sequences a rest ago, and stands. */
@@ -153,7 +123,7 @@ export class Gate {
 
   /** True while drafts are made to learn about acceptance, not to win time. */
   get isProbing(): boolean {
-    return this.#probe !== undefined;
+    return this.#probing.length !== undefined;
   }
 
   /**
@@ -179,7 +149,7 @@ export class Gate {
 
   /** Steps at length 0 until the next probe of `nSeqs` sequences; 0 while drafting or probing. */
   stepsToProbe(nSeqs: number): number {
-    return this.isDrafting ? 0 : Math.max(0, this.#probeAfter * this.#patience(nSeqs) - this.#stepsAtZero);
+    return this.isDrafting ? 0 : this.#probing.stepsLeft(this.#patience(nSeqs));
   }
 
   /** Whether `nSeqs` sequences could win by drafts that are all accepted. */
@@ -204,14 +174,15 @@ export class Gate {
       this.#restLeft--;
       return 0;
     }
-    if (this.#probe !== undefined && this.#probeGoesOn(nSeqs)) return this.#within(this.#probe.k, cap);
+    const probed = this.#probing.length;
+    if (probed !== undefined && this.#probeGoesOn(nSeqs, probed)) return this.#within(probed, cap);
     this.#restLeft = 0;
     const isSettled = this.#current === 0 && this.zeroFactor === 1 && nSeqs === this.#lastNSeqs;
     this.#adopt(nSeqs);
     this.#lastNSeqs = nSeqs;
     if (this.#current === 0) this.#maybeProbe(nSeqs);
     this.#restLength = isSettled ? Math.min(maxRestSteps, 2 * this.#restLength) : restSteps;
-    if (this.isDrafting) return this.#within(this.#probe?.k ?? this.#current, cap);
+    if (this.isDrafting) return this.#within(this.#probing.length ?? this.#current, cap);
     const most = this.reason === "cannot-pay" ? maxRestSteps : Math.max(restSteps, this.stepsToProbe(nSeqs) - leadSteps);
     this.#restLeft = Math.min(this.#restLength, most) - 1;
     return 0;
@@ -236,14 +207,7 @@ export class Gate {
   note(nDraft: number, nAccepted: number): void {
     if (nDraft === 0) return;
     this.acceptance.note(nDraft, nAccepted);
-    const probe = this.#probe;
-    if (probe === undefined) return;
-    probe.nDrafted++;
-    if (nAccepted > 0) probe.nAccepted++;
-    if (!probe.hasSurprised && isSurprising(probe, probe.expected)) {
-      probe.hasSurprised = true;
-      this.acceptance.weakenTo(4);
-    }
+    if (this.#probing.note(nAccepted)) this.acceptance.weakenTo(4);
   }
 
   /**
@@ -253,11 +217,11 @@ export class Gate {
    */
   endStep(nSeqs: number, nDraft: number, measuredMs: number | undefined, isSteady = true): void {
     this.acceptance.endStep(nDraft);
-    this.#stepsAtZero = nDraft === 0 ? this.#stepsAtZero + 1 : 0;
+    this.#probing.endStep(nDraft);
     if (measuredMs === undefined || this.#table === undefined) return;
     this.#excess.note(nDraft > 0, measuredMs / this.#table.stepMs(nSeqs, nDraft));
     // One step in eight tells enough of a length that stands: beside a small model on a CPU all of this shows.
-    if (isSteady && !(this.#stepsAtZero % restSteps > 0 && this.isResting(nSeqs))) this.#table.refine(nSeqs, nDraft, measuredMs);
+    if (isSteady && !(this.#probing.stepsAtZero % restSteps > 0 && this.isResting(nSeqs))) this.#table.refine(nSeqs, nDraft, measuredMs);
   }
 
   /** Expected tokens per millisecond of the batch at length k, less what is lost by ends that drift apart and by steps that are not steady. */
@@ -279,7 +243,7 @@ export class Gate {
     if (this.#worth(nSeqs, best) > currentRate * (1 + hysteresis + price) || nSeqs !== this.#lastNSeqs) {
       this.reason = "best";
       this.#current = best;
-      if (best > 0) this.#probeAfter = this.#options.minProbeSteps;
+      if (best > 0) this.#probing.startAnew();
     }
   }
 
@@ -301,13 +265,12 @@ export class Gate {
       this.reason = "cannot-pay";
       return;
     }
-    if (this.#stepsAtZero < this.#probeAfter * this.#patience(nSeqs)) {
+    if (this.#probing.stepsLeft(this.#patience(nSeqs)) > 0) {
       this.reason = "idle-at-zero";
       return;
     }
     this.reason = "probe";
-    this.#stepsAtZero = 0;
-    this.#probe = { k, expected: this.acceptance.conditional(0), hasSurprised: false, nSteps: 0, nDrafted: 0, nAccepted: 0 };
+    this.#probing.start(k, this.acceptance.conditional(0));
   }
 
   /** Smallest length that pays if every draft is accepted; 0 if none does. */
@@ -324,27 +287,13 @@ export class Gate {
     if (table === undefined) return 1;
     let best = 0;
     for (let k = this.#least; k <= this.#options.nMax; k++) best = Math.max(best, (k + 1) / table.stepMs(nSeqs, k));
-    const gain = best * table.stepMs(nSeqs, 0) - 1;
-    return gain <= 0 ? maxPatience : Math.min(maxPatience, Math.max(1, worthProbing / gain) ** 2);
+    return patienceFor(best * table.stepMs(nSeqs, 0) - 1);
   }
 
-  /** A probe lasts while its first position is accepted often enough to break even, at most until the estimate decides. */
-  #probeGoesOn(nSeqs: number): boolean {
-    const probe = this.#probe as Probe;
-    if (probe.nDrafted === 0 && probe.nSteps++ < maxSilentSteps) return true;
+  #probeGoesOn(nSeqs: number, k: number): boolean {
     const table = this.#table as CostTable;
-    const ratio = table.stepMs(nSeqs, probe.k) / table.stepMs(nSeqs, 0) - 1;
-    const isGood = probe.nDrafted > 0 && probe.nAccepted / probe.nDrafted >= ratio / probe.k;
-    const pays = this.#worth(nSeqs, probe.k) > this.rate(nSeqs, 0) * (1 + this.#options.hysteresis);
-    const isDecided = probe.nDrafted >= 32 || pays;
-    if (isGood && !isDecided) return true;
-    this.#probe = undefined;
-    if (probe.nDrafted === 0) {
-      // It told nothing, most likely for want of hidden rows: the next one comes soon.
-      this.#stepsAtZero = Math.max(0, this.#probeAfter * this.#patience(nSeqs) - leadSteps);
-      return false;
-    }
-    this.#probeAfter = isGood && pays ? this.#options.minProbeSteps : Math.min(this.#options.maxProbeSteps, this.#probeAfter * 2);
-    return false;
+    const breakEven = (table.stepMs(nSeqs, k) / table.stepMs(nSeqs, 0) - 1) / k;
+    const pays = this.#worth(nSeqs, k) > this.rate(nSeqs, 0) * (1 + this.#options.hysteresis);
+    return this.#probing.goesOn(breakEven, pays, this.#patience(nSeqs));
   }
 }

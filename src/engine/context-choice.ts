@@ -1,0 +1,60 @@
+/** Before each step: which of the target's two contexts decodes, and whether its hidden rows are read. */
+import { minPromise, type Gate } from "./gate.ts";
+import type { HiddenReading } from "./hidden-reading.ts";
+import { Lately } from "./lately.ts";
+import type { Slots } from "./slots.ts";
+import type { Tier } from "./tier.ts";
+
+export interface ContextChoiceParts {
+  readonly slots: Slots;
+  readonly gate: Gate;
+  readonly tier: Tier;
+  readonly hiddenReading: HiddenReading;
+  /** Hidden rows of the coming steps are read, or not. */
+  readonly readHidden: (isRead: boolean) => void;
+  readonly clock: () => number;
+}
+
+export class ContextChoice {
+  readonly #p: ContextChoiceParts;
+  readonly #lately = new Lately();
+  /** Time of decode steps that the choice has not counted yet. */
+  #decodeMs = 0;
+
+  constructor(parts: ContextChoiceParts) {
+    this.#p = parts;
+  }
+
+  noteDecode(ms: number): void {
+    this.#decodeMs += ms;
+  }
+
+  choose(): void {
+    const { slots, gate, tier, hiddenReading, readHidden, clock } = this.#p;
+    const { running } = slots;
+    if (running.length === 0) return;
+    const prefilling = slots.inPhase("prefill");
+    const peak = this.#lately.peak(running.length, clock());
+    // Of a wave's requests the first may be here before the others.
+    const nSeqs = prefilling.length > 0 ? peak : running.length;
+    // Whatever the gate rests on, requests that are about to be read are looked at: a change is free for them.
+    if (prefilling.length === 0 && gate.isResting(slots.decoded.length)) return;
+    const isBetweenRequests = running.length === prefilling.length && prefilling.every((s) => s.nPast === 0);
+    const isRead = hiddenReading.next(gate, nSeqs, isBetweenRequests);
+    if (isRead !== undefined) readHidden(isRead);
+    gate.rollingRatio = tier.rollingRatio;
+    const { isPlain } = tier;
+    tier.choose(gate.plainGain(nSeqs), this.#decodeMs, running, this.#aheadMs(nSeqs));
+    // A ghost is not worth a move to the other context.
+    if (tier.isPlain !== isPlain) slots.dropGhosts();
+    this.#decodeMs = 0;
+    gate.zeroFactor = tier.zeroFactor;
+    gate.entryPromise = tier.isPlain ? minPromise : 0;
+  }
+
+  /** Decode time to expect of the running requests: a quarter of what their limits allow, where it is limits that end requests. */
+  #aheadMs(nRunning: number): number {
+    const { slots, gate } = this.#p;
+    return gate.table === undefined ? 0 : (slots.arrivals.lengthShare * slots.meanTokensLeft() * gate.table.stepMs(nRunning, 0)) / 4;
+  }
+}
