@@ -20,13 +20,10 @@ export interface CostTableData {
 
 /**
  * A further draft token costs at least this much of a step. A table measured on a busy machine may say otherwise, and a
- * length that seems dearer than a longer one would never be tried, so never be measured again.
+ * length that seems dearer than a longer one would never be tried, so never be measured again: it is read as cheaper. What
+ * was measured of it stays, since the longer one may have been cheap for a moment only, while another group stood still.
  */
 const minGrowth = 1.06;
-
-function lowerBefore(row: Float64Array, k: number): void {
-  row[k - 1] = Math.min(row[k - 1] as number, (row[k] as number) / minGrowth);
-}
 
 function raiseAfter(row: Float64Array, k: number): void {
   row[k + 1] = Math.max(row[k + 1] as number, (row[k] as number) * minGrowth);
@@ -34,6 +31,9 @@ function raiseAfter(row: Float64Array, k: number): void {
 
 export class CostTable {
   readonly nSeqs: readonly number[];
+  /** As measured. */
+  readonly #measuredMs: Float64Array[];
+  /** As read: no length dearer than a longer one. */
   readonly #stepMs: Float64Array[];
   readonly changeMs: number;
   readonly moveMs: number;
@@ -43,52 +43,58 @@ export class CostTable {
 
   constructor(data: CostTableData, { learningRate = 0.05 } = {}) {
     this.nSeqs = data.nSeqs;
+    this.#measuredMs = data.stepMs.map((row) => Float64Array.from(row));
     this.#stepMs = data.stepMs.map((row) => Float64Array.from(row));
     this.changeMs = data.changeMs;
     this.moveMs = data.moveMs;
     this.prefillBaseMs = data.prefillBaseMs;
     this.prefillRowMs = data.prefillRowMs;
     this.#rate = learningRate;
-    for (let i = this.nSeqs.length - 2; i >= 0; i--) for (let k = 0; k <= this.nMax; k++) this.#lowerTo(i, k, (this.#stepMs[i + 1] as Float64Array)[k] as number);
-    for (const row of this.#stepMs) for (let k = this.nMax; k > 0; k--) lowerBefore(row, k);
+    for (let i = this.nSeqs.length - 2; i >= 0; i--) for (let k = 0; k <= this.nMax; k++) this.#lowerTo(i, k, (this.#measuredMs[i + 1] as Float64Array)[k] as number);
+    for (let i = 0; i < this.nSeqs.length; i++) this.#readAnew(i);
   }
 
   get nMax(): number {
-    return (this.#stepMs[0]?.length ?? 1) - 1;
+    return (this.#measuredMs[0]?.length ?? 1) - 1;
   }
 
   /** Expected milliseconds of a step of n sequences with draft length k. Hot: allocates nothing. */
   stepMs(n: number, k: number): number {
+    return this.#between(this.#stepMs, n, k);
+  }
+
+  #between(rows: readonly Float64Array[], n: number, k: number): number {
     const i = this.#cell(n);
     const low = this.nSeqs[i] as number;
     const high = this.nSeqs[i + 1];
-    const atLow = (this.#stepMs[i] as Float64Array)[k] as number;
+    const atLow = (rows[i] as Float64Array)[k] as number;
     if (high === undefined) return atLow;
-    const atHigh = (this.#stepMs[i + 1] as Float64Array)[k] as number;
+    const atHigh = (rows[i + 1] as Float64Array)[k] as number;
     return Math.max(atLow * 0.25, atLow + ((atHigh - atLow) * (n - low)) / (high - low));
   }
 
   /** Moves the two cells around n towards a measured time. Outliers (garbage collection, a busy machine) move them no further than 2x. */
   refine(n: number, k: number, measuredMs: number): void {
-    const predicted = this.stepMs(n, k);
+    const predicted = this.#between(this.#measuredMs, n, k);
     const ratio = Math.min(2, Math.max(0.5, measuredMs / predicted));
     const i = this.#cell(n);
     for (const cell of [i, i + 1]) {
-      const row = this.#stepMs[cell];
+      const row = this.#measuredMs[cell];
       const at = this.nSeqs[cell];
       if (row === undefined || at === undefined) continue;
       const span = (this.nSeqs[i + 1] ?? at) - (this.nSeqs[i] as number) || 1;
       const nearness = Math.max(0, 1 - Math.abs(n - at) / span);
       row[k] = (row[k] as number) * (1 + this.#rate * nearness * (ratio - 1));
-      for (let j = k; j > 0; j--) lowerBefore(row, j);
+      // A longer one that was last cheaper than this is now was cheap at another time.
       for (let j = k; j < this.nMax; j++) raiseAfter(row, j);
+      this.#readAnew(cell);
     }
   }
 
   toJSON(): CostTableData {
     return {
       nSeqs: this.nSeqs,
-      stepMs: this.#stepMs.map((row) => Array.from(row, (x) => Number(x.toFixed(4)))),
+      stepMs: this.#measuredMs.map((row) => Array.from(row, (x) => Number(x.toFixed(4)))),
       changeMs: this.changeMs,
       moveMs: this.moveMs,
       prefillBaseMs: this.prefillBaseMs,
@@ -98,8 +104,18 @@ export class CostTable {
 
   /** Fewer sequences never take longer. */
   #lowerTo(i: number, k: number, mostMs: number): void {
-    const row = this.#stepMs[i] as Float64Array;
+    const row = this.#measuredMs[i] as Float64Array;
     row[k] = Math.min(row[k] as number, mostMs);
+  }
+
+  #readAnew(i: number): void {
+    const measured = this.#measuredMs[i] as Float64Array;
+    const row = this.#stepMs[i] as Float64Array;
+    let most = Infinity;
+    for (let k = this.nMax; k >= 0; k--) {
+      row[k] = Math.min(measured[k] as number, most);
+      most = (row[k] as number) / minGrowth;
+    }
   }
 
   /** Index of the interval that n lies in; the last interval also serves everything beyond. */

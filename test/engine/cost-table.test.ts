@@ -1,0 +1,34 @@
+/** What the gate believes of times: measured, read so that no length is left out for ever. */
+import { expect, test } from "vitest";
+import { CostTable } from "../../src/engine/cost-table.ts";
+
+const table = (): CostTable => new CostTable({ nSeqs: [8, 16], stepMs: [[14, 29, 41], [26, 55, 65]], changeMs: 14, moveMs: 15, prefillBaseMs: 40, prefillRowMs: 0.1 });
+const refine = (t: CostTable, k: number, ms: number, n = 200): void => {
+  for (let i = 0; i < n; i++) t.refine(16, k, ms);
+};
+
+test("a length that was cheap for a moment leaves shorter ones as they were measured", () => {
+  const t = table();
+  refine(t, 2, 44);
+  expect(t.stepMs(16, 2)).toBeCloseTo(44, 0);
+  // Never dearer than a longer one, or it would not be tried.
+  expect(t.stepMs(16, 1)).toBeCloseTo(44 / 1.06, 0);
+  refine(t, 2, 65);
+  expect(t.stepMs(16, 1)).toBeCloseTo(55, 5);
+  expect(t.stepMs(16, 0)).toBeCloseTo(26, 5);
+});
+
+test("a short length that is measured says what longer ones take at least", () => {
+  const t = table();
+  refine(t, 2, 44);
+  refine(t, 1, 55);
+  expect(t.stepMs(16, 1)).toBeCloseTo(55, 0);
+  expect(t.stepMs(16, 2)).toBeGreaterThan(55);
+});
+
+test("a table keeps what was measured, and is read the same when it comes back", () => {
+  const t = table();
+  refine(t, 2, 44, 50);
+  const again = new CostTable(t.toJSON());
+  for (const n of [8, 12, 16, 20]) for (const k of [0, 1, 2]) expect(again.stepMs(n, k)).toBeCloseTo(t.stepMs(n, k), 2);
+});
