@@ -5,6 +5,11 @@ import { Lately } from "./lately.ts";
 import type { Slots } from "./slots.ts";
 import type { Tier } from "./tier.ts";
 
+/** Of the time that limits allow, what is counted on where requests end one by one. */
+const aheadShare = 0.25;
+/** Most of what runs would end together: two that do, of requests that usually end by their limits, or more. */
+const waveLateness = 0.5;
+
 export interface ContextChoiceParts {
   readonly slots: Slots;
   readonly gate: Gate;
@@ -44,7 +49,9 @@ export class ContextChoice {
     if (isRead !== undefined) readHidden(isRead);
     gate.rollingRatio = tier.rollingRatio;
     const { isPlain } = tier;
-    tier.choose(gate.plainGain(nSeqs), this.#decodeMs, running, this.#aheadMs(nSeqs));
+    // Requests that end together make the next change free: what the other context would have saved is then no reason to copy now.
+    const isWave = slots.endSpread.lateness > waveLateness;
+    tier.choose(gate.plainGain(nSeqs), isWave ? 0 : this.#decodeMs, running, (isWave ? 1 : aheadShare) * this.#aheadMs(nSeqs));
     // A ghost is not worth a move to the other context.
     if (tier.isPlain !== isPlain) slots.dropGhosts();
     this.#decodeMs = 0;
@@ -52,9 +59,9 @@ export class ContextChoice {
     gate.entryPromise = tier.isPlain ? minPromise : 0;
   }
 
-  /** Decode time to expect of the running requests: a quarter of what their limits allow, where it is limits that end requests. */
+  /** Decode time that the running requests' limits allow, where it is limits that end requests. */
   #aheadMs(nRunning: number): number {
     const { slots, gate } = this.#p;
-    return gate.table === undefined ? 0 : (slots.arrivals.lengthShare * slots.meanTokensLeft() * gate.table.stepMs(nRunning, 0)) / 4;
+    return gate.table === undefined ? 0 : slots.arrivals.lengthShare * slots.meanTokensLeft() * gate.table.stepMs(nRunning, 0);
   }
 }

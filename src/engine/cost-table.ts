@@ -25,10 +25,6 @@ export interface CostTableData {
  */
 const minGrowth = 1.06;
 
-function raiseAfter(row: Float64Array, k: number): void {
-  row[k + 1] = Math.max(row[k + 1] as number, (row[k] as number) * minGrowth);
-}
-
 export class CostTable {
   readonly nSeqs: readonly number[];
   /** As measured. */
@@ -84,9 +80,14 @@ export class CostTable {
       if (row === undefined || at === undefined) continue;
       const span = (this.nSeqs[i + 1] ?? at) - (this.nSeqs[i] as number) || 1;
       const nearness = Math.max(0, 1 - Math.abs(n - at) / span);
+      if (nearness === 0) continue;
       row[k] = (row[k] as number) * (1 + this.#rate * nearness * (ratio - 1));
-      // A longer one that was last cheaper than this is now was cheap at another time.
-      for (let j = k; j < this.nMax; j++) raiseAfter(row, j);
+      // Longer ones that were last cheaper than this one is by its record and by its last step were cheap at another time.
+      let least = Math.min(row[k] as number, ratio * predicted);
+      for (let j = k + 1; j <= this.nMax; j++) {
+        least *= minGrowth;
+        row[j] = Math.max(row[j] as number, least);
+      }
       this.#readAnew(cell);
     }
   }

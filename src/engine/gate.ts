@@ -30,8 +30,8 @@ const maxPrice = 0.03;
 
 /**
  * Drafting must promise this much more than plain decoding to be worth a change of context, or hidden rows between probes.
- * What steady steps and known losses promise was 5 to 8% more than came of it end to end, in groups of 2 to 32 sequences
- * on an H200: prompts in pieces, graphs captured anew, probes that tell a rate to some percent only (docs/log.md).
+ * What steps and known losses promise was up to 5% more than came of it end to end (docs/log.md), and near a tie a gate that
+ * goes to and fro loses more than either length.
  */
 export const minPromise = 0.05;
 

@@ -103,7 +103,7 @@ export class Planner {
       burstSize: slots.arrivals.burstSize,
       nExpected,
       holdBack: {
-        maxWaitMs: config.prefillWaitMs * (isWaveEnding ? wavePatience : 1),
+        maxWaitMs: isExact ? 0 : config.prefillWaitMs * (isWaveEnding ? wavePatience : 1),
         // Where all slots are taken the end of a request makes room for the next one.
         arrivalMs: Math.min(slots.nFree > nBehindGhosts ? slots.arrivals.meanMs(now) : Infinity, this.#nextEndMs(decoding) / refillShare),
         forwardBaseMs: baseMs,

@@ -81,9 +81,11 @@ export function shouldGather({ prefillLeft, isFreshPrefill, nFreeSlots, waitedMs
  * Waiting for one more prompt saves a forward's base time for the whole batch; it costs the waiting sequences' tokens
  * meanwhile, of which the batch really loses only their marginal share.
  */
-export function shouldHoldBack({ prefillLeft, isFreshPrefill, nStreaming, waitedMs, holdBack }: ScheduleInput): boolean {
+export function shouldHoldBack({ prefillLeft, isFreshPrefill, nStreaming, nFreeSlots, waitedMs, holdBack }: ScheduleInput): boolean {
   const { maxWaitMs, arrivalMs, forwardBaseMs, marginalShare } = holdBack;
   if (!isFreshPrefill || waitedMs >= maxWaitMs) return false;
+  // Where all slots are taken only the end of a request makes room, and when that will be is known.
+  if (nFreeSlots === 0 && arrivalMs > maxWaitMs - waitedMs) return false;
   const lostMs = (arrivalMs * prefillLeft.length * marginalShare) / (nStreaming + prefillLeft.length);
   return lostMs < forwardBaseMs;
 }

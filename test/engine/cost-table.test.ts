@@ -26,6 +26,25 @@ test("a short length that is measured says what longer ones take at least", () =
   expect(t.stepMs(16, 2)).toBeGreaterThan(55);
 });
 
+test("a step says nothing about lengths between it and a longer one", () => {
+  const t = table();
+  refine(t, 2, 44);
+  t.refine(16, 0, 26);
+  expect(t.stepMs(16, 2)).toBeCloseTo(44, 0);
+  expect(t.stepMs(16, 0)).toBeCloseTo(26, 0);
+  // Nor about other numbers of sequences.
+  t.refine(8, 1, 29);
+  expect(t.stepMs(16, 2)).toBeCloseTo(44, 0);
+});
+
+test("a length that was calibrated too dear does not make longer ones dear while it is corrected", () => {
+  const t = new CostTable({ nSeqs: [4, 8], stepMs: [[14.2, 10.1, 31.8], [20, 30, 60]], changeMs: 0, moveMs: 0, prefillBaseMs: 0, prefillRowMs: 0 });
+  expect(t.stepMs(4, 0)).toBeCloseTo(10.1 / 1.06, 5);
+  for (let i = 0; i < 200; i++) t.refine(4, 0, 9.6);
+  expect(t.stepMs(4, 0)).toBeCloseTo(9.6, 1);
+  expect(t.stepMs(4, 1)).toBeCloseTo(10.2, 0);
+});
+
 test("a table keeps what was measured, and is read the same when it comes back", () => {
   const t = table();
   refine(t, 2, 44, 50);

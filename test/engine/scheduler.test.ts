@@ -48,6 +48,27 @@ describe("an idle engine with a prompt to read", () => {
   });
 });
 
+describe("a prompt beside running streams", () => {
+  const beside = (more: Partial<ScheduleInput>, hold: Partial<ScheduleInput["holdBack"]> = {}): string => kind({ nDecoding: 15, nStreaming: 15, holdBack: { ...waiting.holdBack, arrivalMs: 60, ...hold }, ...more });
+
+  test("waits for company where a shared forward saves more, at most so long, and not when it has been begun", () => {
+    expect(beside({})).toBe("decode");
+    expect(beside({ waitedMs: 100 })).toBe("prefill");
+    expect(beside({ isFreshPrefill: false })).toBe("prefill");
+    expect(beside({}, { arrivalMs: Infinity })).toBe("prefill");
+    expect(beside({}, { maxWaitMs: 0 })).toBe("prefill");
+    expect(beside({}, { marginalShare: 1, arrivalMs: 5000 })).toBe("prefill");
+  });
+
+  test("waits where all slots are taken if one becomes free in time", () => {
+    expect(beside({ nFreeSlots: 0 })).toBe("decode");
+    expect(beside({ nFreeSlots: 0, waitedMs: 41 })).toBe("prefill");
+    expect(beside({ nFreeSlots: 0 }, { arrivalMs: 1800 })).toBe("prefill");
+    // With a free slot anybody may come at any time.
+    expect(beside({ nFreeSlots: 1 }, { arrivalMs: 1800 })).toBe("decode");
+  });
+});
+
 describe("clients that send the next request when one ends", () => {
   function closedLoop(nRequests: number, turnMs = 2): { arrivals: Arrivals; now: number } {
     const arrivals = new Arrivals();
