@@ -83,7 +83,7 @@ export class CostTable {
       if (nearness === 0) continue;
       row[k] = (row[k] as number) * (1 + this.#rate * nearness * (ratio - 1));
       // Longer ones that were last cheaper than this one is by its record and by its last step were cheap at another time.
-      let least = Math.min(row[k] as number, ratio * predicted);
+      let least = Math.min(row[k], ratio * predicted);
       for (let j = k + 1; j <= this.nMax; j++) {
         least *= minGrowth;
         row[j] = Math.max(row[j] as number, least);
