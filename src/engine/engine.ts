@@ -211,14 +211,14 @@ export class Engine implements EngineLoop {
     const isCompared = chosen > 0 && (this.tier.isPlain || this.gate.isProbing);
     const wanted = isCompared ? 0 : chosen;
     this.meter.begin("decode", seqs, wanted + 1, wanted, this.#drafter === undefined ? "no head" : this.gate.reason);
-    const isHopeless = this.#hasHead && (isCompared || this.#verifier.keepsHidden) && this.gate.isHopeless(seqs.length);
+    const promisesLittle = this.#hasHead && (isCompared || this.#verifier.keepsHidden) && this.gate.promisesLittle(seqs.length);
     const isShadowed = isCompared && (this.#verifier.keepsHidden || !this.#hasHead) && this.#shadow.isDue(this.gate.isProbing);
     const nDraft = this.#guard(seqs, () => {
       const drafter = this.#drafter as Drafter;
       const n = wanted > 0 ? drafter.draft(seqs, wanted, this.#launched) : 0;
       if (isShadowed) {
         const [head, ...others] = this.#backend.heads;
-        const asked = isHopeless && head !== undefined && others.length === 0 ? this.#hiddenReading.hinted(live, head, this.totals.nSteps) : live;
+        const asked = promisesLittle && head !== undefined && others.length === 0 ? this.#hiddenReading.hinted(live, head, this.totals.nSteps) : live;
         this.#shadow.start(asked, drafter.draft(asked, chosen));
       }
       this.meter.drafted(n);
@@ -234,7 +234,7 @@ export class Engine implements EngineLoop {
     }
     this.meter.end();
     this.shape.noteStep(seqs.length, this.slots.inPhase("ghost"), this.meter.totalMs);
-    if (nDraft === 0 && this.#verifier.keepsHidden && !isHopeless) this.#drafter?.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
+    if (nDraft === 0 && this.#verifier.keepsHidden && !promisesLittle) this.#drafter?.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
     this.#contextChoice.noteDecode(this.meter.costMs);
     // Drafts that were only compared, or given up, are not part of what a step of this length costs.
     const counts = this.#crowd.isCertain && !isShadowed && !(wanted > 0 && nDraft === 0);

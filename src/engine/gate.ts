@@ -140,7 +140,7 @@ export class Gate {
   }
 
   /** Whether drafting promises too little for `nSeqs` sequences to be prepared for: a probe needs no more than a hint of acceptance. */
-  isHopeless(nSeqs: number): boolean {
+  promisesLittle(nSeqs: number): boolean {
     if (this.#options.mode === "fixed" || this.#table === undefined || this.#forced !== undefined || this.#current > 0) return false;
     let best = 0;
     for (let k = this.#least; k <= this.#options.nMax; k++) best = Math.max(best, this.rate(nSeqs, k));

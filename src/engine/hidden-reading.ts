@@ -43,7 +43,7 @@ export class HiddenReading {
    */
   next(gate: Gate, nRunning: number, isBetweenRequests: boolean): boolean | undefined {
     const leadSteps = (this.#isRead && this.#isAsynchronous ? worthStopping : 1) * (this.#hint.nRows + 1 + lateSteps);
-    const waits = gate.stepsToProbe(nRunning) > leadSteps && gate.isHopeless(nRunning);
+    const waits = gate.stepsToProbe(nRunning) > leadSteps && gate.promisesLittle(nRunning);
     const isNeeded = !waits && gate.canPayAt(nRunning);
     this.#nUnread = isNeeded ? 0 : this.#nUnread + 1;
     if (!isNeeded && this.#isAsynchronous && this.#nUnread <= maxUnread && !isBetweenRequests) return undefined;

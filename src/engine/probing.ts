@@ -70,7 +70,7 @@ export class Probing {
     this.#open = { k, expected, hasSurprised: false, nSteps: 0, nDrafted: 0, nAccepted: 0 };
   }
 
-  /** Drafts pay, or nothing is known any more: probes are not put off. */
+  /** Drafts pay: when they no longer do, the first probe comes early again. */
   startAnew(): void {
     this.#after = this.#minSteps;
   }

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import type { Gate } from "../../src/engine/gate.ts";
 import { HiddenReading } from "../../src/engine/hidden-reading.ts";
 
-const gate = (canPay: boolean, stepsToProbe = 100, isHopeless = true): Gate => ({ canPayAt: () => canPay, stepsToProbe: () => stepsToProbe, isHopeless: () => isHopeless }) as unknown as Gate;
+const gate = (canPay: boolean, stepsToProbe = 100, promisesLittle = true): Gate => ({ canPayAt: () => canPay, stepsToProbe: () => stepsToProbe, promisesLittle: () => promisesLittle }) as unknown as Gate;
 
 test("on a CPU a hopeless head gets rows before a probe only, in time for the gate's rare looks", () => {
   const reading = new HiddenReading(false);
