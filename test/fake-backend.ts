@@ -226,11 +226,11 @@ export class FakeContext implements DecodeContext {
     return (this.history[seq] as number[]).length - 1;
   }
 
-  saveSequence(seq: number, into?: Uint8Array): Uint8Array {
+  saveSequence(seq: number, memory: (nBytes: number) => Uint8Array = (nBytes) => new Uint8Array(nBytes)): Uint8Array {
     const state = new Uint8Array(Int32Array.from(this.history[seq] as number[]).buffer);
-    if (into === undefined || into.length < state.length) return state;
-    into.set(state);
-    return into.subarray(0, state.length);
+    const bytes = memory(state.length).subarray(0, state.length);
+    bytes.set(state);
+    return bytes;
   }
 
   restoreSequence(seq: number, state: Uint8Array): boolean {

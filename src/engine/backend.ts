@@ -85,8 +85,8 @@ export interface DecodeContext {
   clear(seq: number): void;
   /** Highest position held, -1 when empty. */
   lastPosition(seq: number): number;
-  /** State of one sequence as bytes, and back (`llama_state_seq_*_ext`). The bytes lie in `into` when they fit there. */
-  saveSequence(seq: number, into?: Uint8Array): Uint8Array;
+  /** State of one sequence as bytes, and back (`llama_state_seq_*_ext`). `memory` gives the at least so many bytes that it lies in. */
+  saveSequence(seq: number, memory?: (nBytes: number) => Uint8Array): Uint8Array;
   restoreSequence(seq: number, state: Uint8Array): boolean;
 
   /** Since creation. `nReusedGraphs` is libllama's own count. */
@@ -110,6 +110,8 @@ export interface Backend {
   readonly target: DecodeContext;
   /** A context of the same model without rollback, where that makes plain steps cheaper. */
   readonly plainTarget?: DecodeContext | undefined;
+  /** Memory of at least so many bytes that states move through from one context to the other; good until the next call. */
+  readonly staging?: ((nBytes: number) => Uint8Array) | undefined;
   readonly heads: readonly DecodeContext[];
   readonly description: BackendDescription;
   /** A GBNF grammar as a state that follows one request's tokens. @throws {UserError} when the grammar does not parse. */

@@ -65,7 +65,7 @@ export class Engine implements EngineLoop {
 
   constructor(dependencies: EngineDependencies) {
     const { backend, config } = dependencies;
-    const pair = backend.plainTarget === undefined ? undefined : new TargetPair(backend.target, backend.plainTarget);
+    const pair = backend.plainTarget === undefined ? undefined : new TargetPair(backend.target, backend.plainTarget, backend.staging);
     this.#target = pair ?? backend.target;
     this.#backend = { ...backend, target: this.#target };
     this.#config = config;

@@ -14,12 +14,13 @@ export class TargetPair implements DecodeContext {
   #active: DecodeContext;
   /** The context of the last decode: what is read comes from there. */
   #decoded: DecodeContext;
-  /** What moves go through: made new each time, its pages alone would take milliseconds. */
-  #moved = new Uint8Array();
+  /** Memory of at least so many bytes that moves go through: made new each time, its pages alone would take milliseconds. */
+  readonly #staging: (nBytes: number) => Uint8Array;
   /** States moved since creation. */
   nMoved = 0;
 
-  constructor(rolling: DecodeContext, plain: DecodeContext) {
+  constructor(rolling: DecodeContext, plain: DecodeContext, staging: (nBytes: number) => Uint8Array = (nBytes) => new Uint8Array(nBytes)) {
+    this.#staging = staging;
     this.rolling = rolling;
     this.plain = plain;
     this.#active = rolling;
@@ -72,8 +73,7 @@ export class TargetPair implements DecodeContext {
     // A wrong id is the decode's own to refuse.
     if (from === undefined) return;
     if (from.lastPosition(seq) >= 0) {
-      const state = from.saveSequence(seq, this.#moved);
-      if (state.length > this.#moved.length) this.#moved = new Uint8Array(Math.ceil(state.length * 1.25));
+      const state = from.saveSequence(seq, this.#staging);
       if (!this.#active.restoreSequence(seq, state)) throw new Error(`sequence ${seq}: its state does not fit the other context of the target`);
       from.clear(seq);
       this.nMoved++;
@@ -122,8 +122,8 @@ export class TargetPair implements DecodeContext {
     return this.#homeOf(seq).lastPosition(seq);
   }
 
-  saveSequence(seq: number, into?: Uint8Array): Uint8Array {
-    return this.#homeOf(seq).saveSequence(seq, into);
+  saveSequence(seq: number, memory?: (nBytes: number) => Uint8Array): Uint8Array {
+    return this.#homeOf(seq).saveSequence(seq, memory);
   }
 
   restoreSequence(seq: number, state: Uint8Array): boolean {

@@ -10,6 +10,7 @@ import { createGrammar } from "./grammar.ts";
 import { checkHead, checkTarget, readModelFacts, type ModelFacts } from "./head-check.ts";
 import { loadLlama } from "./library.ts";
 import { loadModel, type Model, type ModelOptions } from "./model.ts";
+import { Staging } from "./staging.ts";
 import type { Pointer } from "./structs.ts";
 import { chooseThreads } from "./threads.ts";
 import { Vocab } from "./vocab.ts";
@@ -111,11 +112,13 @@ export function createBackend(options: BackendOptions): LlamaBackend {
     const plan = planContexts(options, model, headModels.length);
     const target = keep(createContext(model, plan.target));
     const plainTarget = plan.plainTarget === undefined ? undefined : keep(createContext(model, plan.plainTarget));
+    const staging = plainTarget === undefined ? undefined : keep(new Staging(llama, model.devices));
     const heads = headModels.map((head, i) => keep(createContext(head, plan.heads[i] as ContextOptions)));
     const vocab = new Vocab(model, false);
     return {
       target,
       plainTarget,
+      staging: staging === undefined ? undefined : (nBytes) => staging.atLeast(nBytes),
       heads,
       vocab,
       nThreads: plan.target.nThreads,

@@ -239,10 +239,10 @@ export class LlamaContext implements DecodeContext, Disposable {
     return last;
   }
 
-  saveSequence(seq: number, into?: Uint8Array): Uint8Array {
+  saveSequence(seq: number, memory: (nBytes: number) => Uint8Array = (nBytes) => new Uint8Array(nBytes)): Uint8Array {
     this.lastPosition(seq);
     const size = this.#api.llama_state_seq_get_size_ext(this.pointer, seq, 0);
-    const bytes = into !== undefined && into.length >= size ? into.subarray(0, size) : new Uint8Array(size);
+    const bytes = memory(size).subarray(0, size);
     const written = size === 0 ? 0 : this.#api.llama_state_seq_get_data_ext(this.pointer, bytes, size, seq, 0);
     if (written !== size || size === 0) throw new Error(`saveSequence(${seq}): libllama wrote ${written} of ${size} bytes`);
     return bytes;

@@ -3,6 +3,9 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import type { DecodeContext } from "../../src/engine/backend.ts";
 import { TargetPair } from "../../src/engine/target-pair.ts";
 import { createBackend, type LlamaBackend } from "../../src/llama/backend.ts";
+import { loadLlama } from "../../src/llama/library.ts";
+import { Staging } from "../../src/llama/staging.ts";
+import type { Pointer } from "../../src/llama/structs.ts";
 import { tinyWithHead } from "./tiny-model.ts";
 
 let backend: LlamaBackend;
@@ -37,7 +40,10 @@ function decode(target: DecodeContext, seq: number, tokens: readonly number[]): 
 
 test("a text written now in one context, now in the other is bit for bit the text of one context, rollbacks included", () => {
   expect(backend.plainTarget?.limits.nRollback).toBe(0);
-  const pair = new TargetPair(backend.target, backend.plainTarget as DecodeContext);
+  const llama = loadLlama();
+  // A CPU has no page-locked memory: its own, made by the same calls.
+  using staging = new Staging(llama, [], llama.base.func("ggml_backend_cpu_buffer_type", "void *", [])() as Pointer);
+  const pair = new TargetPair(backend.target, backend.plainTarget as DecodeContext, (nBytes) => staging.atLeast(nBytes));
   const single = alone.target;
   pair.setHiddenOutput(true);
   single.setHiddenOutput(true);
@@ -69,4 +75,22 @@ test("a text written now in one context, now in the other is bit for bit the tex
   expect([0, 1, 2].map((seq) => pair.lastPosition(seq))).toEqual([-1, -1, -1]);
   expect(pair.plain.lastPosition(0)).toBe(-1);
   expect(pair.rolling.lastPosition(0)).toBe(-1);
+});
+
+test("staging memory grows, holds what is written, and is the process's own where no device has any", () => {
+  const llama = loadLlama();
+  const type = llama.base.func("ggml_backend_cpu_buffer_type", "void *", [])() as Pointer;
+  for (const given of [type, undefined]) {
+    using staging = new Staging(llama, llama.devices.filter((d) => d.type === "cpu"), given);
+    const few = staging.atLeast(100);
+    few.fill(7);
+    expect(staging.atLeast(50)).toBe(few);
+    const many = staging.atLeast(1_000_000);
+    expect(many.length).toBeGreaterThanOrEqual(1_000_000);
+    many.fill(9);
+    expect(many.every((x) => x === 9)).toBe(true);
+    staging.close();
+    staging.close();
+    expect(staging.atLeast(10).length).toBeGreaterThanOrEqual(10);
+  }
 });
