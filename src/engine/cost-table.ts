@@ -37,10 +37,21 @@ export class CostTable {
   readonly prefillRowMs: number;
   readonly #rate: number;
 
-  constructor(data: CostTableData, { learningRate = 0.05 } = {}) {
+  /** @param memory where the times are kept, `2 * nSeqs * (nMax + 1)` numbers or more: shared by threads, all learn what each measures; an update that two make at once may be lost */
+  constructor(data: CostTableData, { learningRate = 0.05, memory }: { readonly learningRate?: number; readonly memory?: Float64Array } = {}) {
     this.nSeqs = data.nSeqs;
-    this.#measuredMs = data.stepMs.map((row) => Float64Array.from(row));
-    this.#stepMs = data.stepMs.map((row) => Float64Array.from(row));
+    const width = data.stepMs[0]?.length ?? 0;
+    const size = data.stepMs.length * width;
+    const numbers = memory ?? new Float64Array(2 * size);
+    if (numbers.length < 2 * size) throw new RangeError(`a cost table of ${data.stepMs.length} by ${width} needs ${2 * size} numbers of memory, not ${numbers.length}`);
+    const rows = (offset: number): Float64Array[] =>
+      data.stepMs.map((row, i) => {
+        const at = numbers.subarray(offset + i * width, offset + (i + 1) * width);
+        at.set(row);
+        return at;
+      });
+    this.#measuredMs = rows(0);
+    this.#stepMs = rows(size);
     this.changeMs = data.changeMs;
     this.moveMs = data.moveMs;
     this.prefillBaseMs = data.prefillBaseMs;

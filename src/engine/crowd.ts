@@ -1,16 +1,22 @@
 /**
- * Whether other groups of slots use the device while this engine decodes.
+ * What other groups of slots do on the device while this engine decodes.
  *
  * Groups whose requests end together stand idle for some milliseconds, each when it is about to choose a context for its
  * next requests. What they did a moment ago says better what the coming steps will cost.
+ *
+ * A step that drafts is cheap beside groups that do not, at their expense: a group that compares such steps with its own
+ * undrafted ones drafts, whoever follows finds the same, and together they are slower than before. So only steps in which
+ * all groups do the same tell what a draft length costs, and nobody drafts alone near a tie, where that would never be learned.
  */
 
 /** What the groups know of each other. */
 export interface CrowdView {
-  /** Told by this engine: it has work. */
-  isBusy: boolean;
-  /** Another one has. */
-  readonly isCrowded: boolean;
+  /** Told by this engine: 0 while it has no work, else one more than the draft length of its steps. */
+  work: number;
+  /** The highest of the others' numbers; 0 where none of them works. */
+  readonly most: number;
+  /** All that have work draft as many tokens as this one. */
+  readonly isAlike: boolean;
 }
 
 /** Longer than the end of a wave of requests and the reading of the next one's prompts. */
@@ -20,10 +26,14 @@ export class Crowd {
   readonly #view: CrowdView | undefined;
   readonly #clock: () => number;
   #lastMs = -Infinity;
+  #work = 1;
+  #lastMost = 0;
+  /** What others do now is what the table in use was measured in. */
+  #fits = true;
   /** Others work, or did a moment ago. */
   isCrowded = false;
-  /** The two are the same now: a step's time belongs to the table in use. */
-  isCertain = true;
+  /** Others work, and drafted nothing when they last did. */
+  othersRest = false;
 
   constructor(view: CrowdView | undefined, clock: () => number) {
     this.#view = view;
@@ -34,11 +44,30 @@ export class Crowd {
   look(isBusy: boolean): void {
     const view = this.#view;
     if (view === undefined) return;
-    view.isBusy = isBusy;
+    view.work = isBusy ? this.#work : 0;
     const now = this.#clock();
-    const isNow = view.isCrowded;
-    if (isNow) this.#lastMs = now;
+    const { most } = view;
+    const isNow = most > 0;
+    if (isNow) {
+      this.#lastMs = now;
+      this.#lastMost = most;
+    }
     this.isCrowded = now - this.#lastMs < memoryMs;
-    this.isCertain = this.isCrowded === isNow;
+    this.othersRest = this.isCrowded && this.#lastMost === 1;
+    this.#fits = this.isCrowded === isNow;
+  }
+
+  /** The step decodes, with drafts of length k. */
+  decodes(k: number): void {
+    const view = this.#view;
+    if (view === undefined) return;
+    this.#work = k + 1;
+    view.work = this.#work;
+    this.#fits &&= view.isAlike;
+  }
+
+  /** After a step: its time belongs to its draft length and to the table in use. */
+  get isCertain(): boolean {
+    return this.#view === undefined || (this.#fits && this.#view.isAlike);
   }
 }

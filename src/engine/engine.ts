@@ -13,7 +13,7 @@ import { ContextChoice } from "./context-choice.ts";
 import { Crowd } from "./crowd.ts";
 import { createDrafter } from "./drafters/create.ts";
 import type { Drafter } from "./drafters/drafter.ts";
-import { Gate } from "./gate.ts";
+import { Gate, minPromise } from "./gate.ts";
 import type { FreshHidden } from "./head-feed.ts";
 import { HiddenReading } from "./hidden-reading.ts";
 import type { EngineDependencies } from "./dependencies.ts";
@@ -135,6 +135,7 @@ export class Engine implements EngineLoop {
     if (this.slots.inPhase("ghost").length === 0) this.slots.admit();
     this.#crowd.look(this.slots.running.length > 0);
     this.gate.isCrowded = this.#crowd.isCrowded;
+    this.gate.companyPromise = this.#crowd.othersRest ? minPromise : 0;
     this.gate.endSpread = this.slots.endSpread;
     if (this.tier.hasPlain) this.#contextChoice.choose();
     if (this.#config.holdShape && isBatched) this.shape.holdGhosts(this.slots, this.#clock(), this.info.nMax);
@@ -210,6 +211,7 @@ export class Engine implements EngineLoop {
     // A probe changes nothing for the target: what it would have accepted shows anyway.
     const isCompared = chosen > 0 && (this.tier.isPlain || this.gate.isProbing);
     const wanted = isCompared ? 0 : chosen;
+    this.#crowd.decodes(wanted);
     this.meter.begin("decode", seqs, wanted + 1, wanted, this.#drafter === undefined ? "no head" : this.gate.reason);
     const promisesLittle = this.#hasHead && (isCompared || this.#verifier.keepsHidden) && this.gate.promisesLittle(seqs.length);
     const isShadowed = isCompared && (this.#verifier.keepsHidden || !this.#hasHead) && this.#shadow.isDue(this.gate.isProbing);

@@ -52,6 +52,8 @@ export class Gate {
   rollingRatio = 1;
   /** What a length above 0 must promise over length 0 while a change of context lies between them. */
   entryPromise = 0;
+  /** The same while other groups work and draft nothing. */
+  companyPromise = 0;
   /** Requests that would end together without drafts. */
   endSpread: EndSpread = noSpread;
   #excess = new Excess();
@@ -135,6 +137,7 @@ export class Gate {
     if (this.#options.mode === "fixed" || this.#table === undefined) return -1;
     let other = 0;
     for (let k = this.#least; k <= this.#options.nMax; k++) other = Math.max(other, this.rate(nSeqs, k));
+    other /= 1 + this.companyPromise;
     const plain = nSeqs / this.#table.stepMs(nSeqs, 0);
     return plain / Math.max(other, plain / this.rollingRatio) - 1;
   }
@@ -256,7 +259,7 @@ export class Gate {
   }
 
   #worth(nSeqs: number, k: number): number {
-    return this.rate(nSeqs, k) / (k > 0 ? 1 + this.entryPromise : 1);
+    return this.rate(nSeqs, k) / (k > 0 ? 1 + Math.max(this.entryPromise, this.companyPromise) : 1);
   }
 
   #maybeProbe(nSeqs: number): void {

@@ -36,7 +36,10 @@ export function measureCosts(engine: Engine, backend: LlamaBackend, options: Eng
     const measured = kept ?? calibrate(engine, { onProgress, nMost: group.nLeastSlots, meet: () => group.barrier.meet() });
     crowded = byOne(() => (kept === null ? keepTable(crowdedFile, measured, nMax) : measured));
   }
-  engine.gate.useTable(new CostTable(alone), new CostTable(crowded));
+  // Groups that learned apart would choose apart, and each then pays for the other's choice.
+  const values = group?.barrier.values;
+  const table = (data: CostTableData, half: number): CostTable => new CostTable(data, values === undefined ? {} : { memory: values.subarray((half * values.length) / 2, ((half + 1) * values.length) / 2) });
+  engine.gate.useTable(table(alone, 0), table(crowded, 1));
   // A CPU's prefill time is proportional to its rows, whatever noise says: waiting to read prompts together gains nothing there.
   engine.planner.prefillCost = { baseMs: hooks.hasGpu ? alone.prefillBaseMs : 0, rowMs: alone.prefillRowMs };
   engine.tier.msPerMove = alone.moveMs;

@@ -3,14 +3,16 @@ export interface BarrierMemory {
   readonly size: number;
   readonly words: SharedArrayBuffer;
   readonly board: SharedArrayBuffer;
+  readonly values: SharedArrayBuffer;
 }
 
-/** Words: whose turn it is, threads that have arrived at the meeting, meetings so far, bytes on the board; then a flag for each thread. */
-const words = { turn: 0, arrived: 1, meetings: 2, written: 3, busy: 4 } as const;
+/** Words: whose turn it is, threads that have arrived at the meeting, meetings so far, bytes on the board; then what each thread works at. */
+const words = { turn: 0, arrived: 1, meetings: 2, written: 3, work: 4 } as const;
 const boardBytes = 1 << 16;
+const nValues = 1 << 12;
 
 export function barrierMemory(size: number): BarrierMemory {
-  return { size, words: new SharedArrayBuffer((words.busy + size) * Int32Array.BYTES_PER_ELEMENT), board: new SharedArrayBuffer(boardBytes) };
+  return { size, words: new SharedArrayBuffer((words.work + size) * Int32Array.BYTES_PER_ELEMENT), board: new SharedArrayBuffer(boardBytes), values: new SharedArrayBuffer(nValues * Float64Array.BYTES_PER_ELEMENT) };
 }
 
 export class Barrier {
@@ -18,27 +20,41 @@ export class Barrier {
   readonly #index: number;
   readonly #words: Int32Array;
   readonly #board: Uint8Array;
+  /** Numbers that all threads read and write. */
+  readonly values: Float64Array;
 
-  constructor({ size, words: memory, board }: BarrierMemory, index: number) {
+  constructor({ size, words: memory, board, values }: BarrierMemory, index: number) {
     this.#size = size;
     this.#index = index;
     this.#words = new Int32Array(memory);
     this.#board = new Uint8Array(board);
+    this.values = new Float64Array(values);
   }
 
-  /** Tells the others whether this thread has work. */
-  set isBusy(isBusy: boolean) {
-    Atomics.store(this.#words, words.busy + this.#index, isBusy ? 1 : 0);
+  /** What this thread works at, for the others: a number of the callers' choice, 0 for nothing. */
+  set work(kind: number) {
+    Atomics.store(this.#words, words.work + this.#index, kind);
   }
 
-  get isBusy(): boolean {
-    return Atomics.load(this.#words, words.busy + this.#index) === 1;
+  get work(): number {
+    return Atomics.load(this.#words, words.work + this.#index);
   }
 
-  /** Whether another thread has work. */
-  get isCrowded(): boolean {
-    for (let i = 0; i < this.#size; i++) if (i !== this.#index && Atomics.load(this.#words, words.busy + i) === 1) return true;
-    return false;
+  /** The highest of the others' numbers; 0 where none of them works. */
+  get most(): number {
+    let most = 0;
+    for (let i = 0; i < this.#size; i++) if (i !== this.#index) most = Math.max(most, Atomics.load(this.#words, words.work + i));
+    return most;
+  }
+
+  /** Whether all threads that work, work at the same as this one. */
+  get isAlike(): boolean {
+    const own = this.work;
+    for (let i = 0; i < this.#size; i++) {
+      const other = Atomics.load(this.#words, words.work + i);
+      if (other !== 0 && other !== own) return false;
+    }
+    return true;
   }
 
   /** Runs `work` when all threads of lower index have run theirs. One call a thread. When it throws, the others wait for ever: the process has to end. */

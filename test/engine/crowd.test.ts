@@ -8,11 +8,11 @@ import { harness } from "./run.ts";
 
 test("others that stood still a moment ago still count, but their absence makes a step's time uncertain", () => {
   let now = 0;
-  const view = { isBusy: false, isCrowded: false };
+  const view = { work: 0, most: 0, isAlike: true };
   const crowd = new Crowd(view, () => now);
   const look = (atMs: number, isCrowded: boolean): [boolean, boolean] => {
     now = atMs;
-    view.isCrowded = isCrowded;
+    view.most = isCrowded ? 2 : 0;
     crowd.look(true);
     return [crowd.isCrowded, crowd.isCertain];
   };
@@ -20,7 +20,50 @@ test("others that stood still a moment ago still count, but their absence makes 
   expect(look(1000, true)).toEqual([true, true]);
   expect(look(1300, false)).toEqual([true, false]);
   expect(look(1600, false)).toEqual([false, true]);
-  expect(view.isBusy).toBe(true);
+  expect(view.work).toBe(1);
+  crowd.look(false);
+  expect(view.work).toBe(0);
+});
+
+test("a step's time is uncertain where another group drafts another length, at its start or at its end, and all know what one does", () => {
+  const view = { work: 0, most: 2, isAlike: true };
+  const crowd = new Crowd(view, () => 0);
+  const step = (k: number, atStart: boolean, atEnd: boolean): boolean => {
+    crowd.look(true);
+    view.isAlike = atStart;
+    crowd.decodes(k);
+    view.isAlike = atEnd;
+    return crowd.isCertain;
+  };
+  expect([step(2, true, true), step(2, false, true), step(2, true, false)]).toEqual([true, false, false]);
+  expect(view.work).toBe(3);
+  crowd.look(false);
+  crowd.look(true);
+  // Until it decodes again, the last length stands for what it does.
+  expect(view.work).toBe(3);
+  expect([step(0, true, true), view.work]).toEqual([true, 1]);
+});
+
+test("what a draft length costs is learned where all groups do the same, not at the others' expense", () => {
+  const learned = (isAlike: boolean): number => {
+    const clock = { now: 0 };
+    const view = { work: 0, most: 2, isAlike };
+    const h = harness({ nMax: 2, gate: "adaptive" }, { isAsynchronous: true }, { crowd: view, clock: () => clock.now });
+    const table = new CostTable({ nSeqs: [1, 4], stepMs: [[10, 30, 50], [10, 30, 50]], changeMs: 0, moveMs: 0, prefillBaseMs: 0, prefillRowMs: 1 });
+    h.engine.gate.useTable(table, table);
+    const { target } = h.backend;
+    const synchronize = target.synchronize.bind(target);
+    target.synchronize = () => {
+      clock.now += 8;
+      synchronize();
+    };
+    for (let id = 0; id < 2; id++) h.engine.submit(request(id, [1, 2, 3], { maxTokens: 200, ignoreEos: true }));
+    h.runAll();
+    expect(h.engine.totals.stepsAtK.slice(1)).toEqual([0, 0]);
+    return table.stepMs(2, 0);
+  };
+  expect(learned(false)).toBe(10);
+  expect(learned(true)).toBeLessThan(9.5);
 });
 
 test("without groups nothing is ever crowded", () => {
@@ -30,7 +73,7 @@ test("without groups nothing is ever crowded", () => {
 });
 
 test("between two waves an engine chooses by the costs of company", () => {
-  const view = { isBusy: false, isCrowded: true };
+  const view = { work: 0, most: 2, isAlike: true };
   const h = harness({ nMax: 2, gate: "adaptive" }, {}, { crowd: view });
   const table = (ms: readonly number[]): CostTable => new CostTable({ nSeqs: [1, 4], stepMs: [ms, ms], changeMs: 0, moveMs: 0, prefillBaseMs: 0, prefillRowMs: 1 });
   // Alone drafting always pays, in company it cannot.
@@ -42,7 +85,7 @@ test("between two waves an engine chooses by the costs of company", () => {
     return h.engine.totals.stepsAtK.map((n, k) => n - (before[k] as number));
   };
   wave(0);
-  view.isCrowded = false;
+  view.most = 0;
   expect(wave(2).slice(1)).toEqual([0, 0]);
   h.clock.now += 1000;
   expect((wave(4)[2] as number) > 0).toBe(true);

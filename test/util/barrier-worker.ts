@@ -13,10 +13,16 @@ const meetings = [0, 1, 2].map(() => {
   barrier.meet();
   return Atomics.load(counter, 0);
 });
-barrier.isBusy = true;
+const alike: boolean[] = [];
+// All at the same; one at another; that one at nothing.
+for (const kind of [2, index === 1 ? 3 : 2, index === 1 ? 0 : 2]) {
+  barrier.work = kind;
+  barrier.meet();
+  alike.push(barrier.isAlike);
+  barrier.meet();
+}
+const { most } = barrier;
 barrier.meet();
-const { isCrowded } = barrier;
+barrier.work = 0;
 barrier.meet();
-barrier.isBusy = false;
-barrier.meet();
-parentPort?.postMessage({ place, made, meetings, isCrowded, isAloneAtEnd: !barrier.isCrowded }, []);
+parentPort?.postMessage({ place, made, meetings, alike, most, isAloneAtEnd: barrier.most === 0 }, []);

@@ -17,5 +17,5 @@ test("threads take turns in order, measure at the same meetings, and share what 
         }),
     ),
   );
-  expect(results).toEqual([2, 1, 0].map((place) => ({ place, made: { by: 0, list: [1, 2.5] }, meetings: [size, 2 * size, 3 * size], isCrowded: true, isAloneAtEnd: true })));
+  expect(results).toEqual([2, 1, 0].map((place) => ({ place, made: { by: 0, list: [1, 2.5] }, meetings: [size, 2 * size, 3 * size], alike: [true, false, place !== 1], most: 2, isAloneAtEnd: true })));
 });

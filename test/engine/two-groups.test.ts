@@ -1,0 +1,87 @@
+/**
+ * Two groups of slots on one device, each with an engine and a gate of its own, on a virtual clock: a step's time depends on
+ * what the other group does meanwhile (35B shape, H200, eight sequences each, ms; 2026-11-30).
+ */
+import { expect, test } from "vitest";
+import type { CrowdView } from "../../src/engine/crowd.ts";
+import { CostTable } from "../../src/engine/cost-table.ts";
+import { Rng } from "../../src/util/rng.ts";
+import { request } from "../request.ts";
+import { harness, type Harness } from "./run.ts";
+
+/** By own draft length, then by the other group's. */
+const stepMs = [
+  [14.4, 15, 15.6],
+  [27.5, 28.5, 29.5],
+  [37.9, 40, 41.5],
+] as const;
+const rates = [0.947, 0.812];
+
+interface Group {
+  readonly h: Harness;
+  readonly clock: { now: number };
+  nTokens: number;
+}
+
+/** Runs both for `seconds`; by group the steps of the last half by draft length, and tokens a second of both. */
+function runTwo(seconds: number, calibrated: readonly number[]): { tokPerSec: number; lateSteps: number[][] } {
+  const work = [0, 0];
+  const memory = new Float64Array(6);
+  const rng = new Rng(3);
+  const groups = [0, 1].map((index): Group => {
+    const clock = { now: 0 };
+    const view: CrowdView = {
+      get work() {
+        return work[index] as number;
+      },
+      set work(kind) {
+        work[index] = kind;
+      },
+      get most() {
+        return work[1 - index] as number;
+      },
+      get isAlike() {
+        return work[0] === work[1];
+      },
+    };
+    const group: Group = { clock, nTokens: 0, h: harness({ nMax: 2, gate: "adaptive", syntheticRates: rates, cachePrompt: false }, { nSeq: 8, nCtxSeq: 4096, hasPlain: true, isAsynchronous: true }, { crowd: view, clock: () => clock.now, sink: (events) => events.forEach((e) => void (e.kind === "tokens" && (group.nTokens += e.tokens.length))) }) };
+    const table = { nSeqs: [8], stepMs: [[...calibrated]], changeMs: 2, moveMs: 5, prefillBaseMs: 85, prefillRowMs: 0.12 };
+    const costs = new CostTable(table, { memory });
+    group.h.engine.gate.useTable(costs, costs);
+    group.h.engine.tier.msPerMove = 5;
+    for (const target of [group.h.backend.target, group.h.backend.plainTarget]) {
+      if (target === undefined) continue;
+      const synchronize = target.synchronize.bind(target);
+      target.synchronize = () => {
+        const rowsEach = target.rows.n / new Set(target.rows.seqs.subarray(0, target.rows.n)).size;
+        clock.now += rowsEach > 3 ? 85 : (stepMs[rowsEach - 1]?.[Math.max(0, (work[1 - index] as number) - 1)] ?? 85) * (0.99 + 0.02 * rng.uniform());
+        synchronize();
+      };
+    }
+    return group;
+  });
+  let id = 0;
+  const late = groups.map(() => [0, 0, 0]);
+  while (Math.min(...groups.map((g) => g.clock.now)) < seconds * 1000) {
+    // The one that is behind steps: the other is still in the step that it has begun.
+    const i = (groups[0] as Group).clock.now <= (groups[1] as Group).clock.now ? 0 : 1;
+    const { h, clock } = groups[i] as Group;
+    while (h.engine.slots.running.length + h.engine.slots.nQueued < 8) h.engine.submit(request(id++, [1, 2, 3, 4, 5], { maxTokens: 64 + rng.below(128), ignoreEos: true }));
+    const before = [...h.engine.totals.stepsAtK];
+    const beforeMs = clock.now;
+    h.engine.step();
+    if (clock.now === beforeMs) clock.now += 0.25;
+    if (clock.now > seconds * 500) h.engine.totals.stepsAtK.forEach((n, k) => ((late[i] as number[])[k] = ((late[i] as number[])[k] as number) + n - (before[k] as number)));
+  }
+  return { tokPerSec: groups.reduce((sum, g) => sum + g.nTokens, 0) / seconds, lateSteps: late };
+}
+
+test.for([
+  ["as it is", [14.4, 28.5, 41.5]],
+  ["drafts 8% too cheap", [14.4, 28.5, 38.2]],
+  ["no drafts 8% too dear", [15.6, 28.5, 41.5]],
+] as const)("groups that could each win by drafting at the other's expense do not: calibrated %s", ([, calibrated]) => {
+  const { lateSteps, tokPerSec } = runTwo(60, calibrated);
+  expect(tokPerSec).toBeGreaterThan(820);
+  for (const [plain = 0, ...drafted] of lateSteps) expect(drafted.reduce((a, b) => a + b, 0)).toBeLessThan(0.1 * plain);
+});
