@@ -8,7 +8,9 @@
  * unit is a start: both servers anew, ROUNDS rounds in turn, the ratio of what a token takes in their quiet rounds (the 20th
  * percentile of each: neighbours only ever make a round longer); the interval is over the starts.
  *
- *   npm run bench:gate -- MODEL HEAD [STARTS] [ROUNDS] [same]      same: two servers without a head, for the noise
+ *   npm run bench:gate -- MODEL HEAD [STARTS] [ROUNDS] [STREAMS] [same]
+ *
+ * STREAMS: 1,4,8,16 or some of them. same: two servers without a head, for the noise.
  */
 import { spawn, spawnSync, type ChildProcess } from "node:child_process";
 import * as fs from "node:fs";
@@ -16,19 +18,19 @@ import * as os from "node:os";
 import { fileURLToPath } from "node:url";
 import { renderMarkdown } from "../src/util/table.ts";
 
-const [model = "", head = "", starts = "16", rounds = "24", same] = process.argv.slice(2);
+const [model = "", head = "", starts = "16", rounds = "24", streams = "1,4,8,16", same] = process.argv.slice(2);
 const nSlots = 16;
-const settings = [
-  { concurrency: 1, nTokens: 150 },
-  { concurrency: 4, nTokens: 100 },
-  { concurrency: 8, nTokens: 60 },
-  { concurrency: 16, nTokens: 50 },
-];
 /**
- * Requests of each setting before anything counts. V8 compiles the engine's code in threads of its own during the first
- * ten thousand tokens, 60 to 150 microseconds a token and more of it with a gate; a server that lives pays that once.
+ * `nWarmUp`: rounds before anything counts. V8 compiles the engine's code in threads of its own during the first ten
+ * thousand tokens, 60 to 150 microseconds a token, and goes on optimizing and taking back for some ten thousand steps, longer
+ * where there is a gate; a server that lives pays that once. Steps are cheapest with few streams.
  */
-const nWarmUp = 14;
+const settings = [
+  { concurrency: 1, nTokens: 150, nWarmUp: 130 },
+  { concurrency: 4, nTokens: 100, nWarmUp: 80 },
+  { concurrency: 8, nTokens: 60, nWarmUp: 14 },
+  { concurrency: 16, nTokens: 50, nWarmUp: 14 },
+].filter(({ concurrency }) => streams.split(",").includes(String(concurrency)));
 
 const hasTaskset = os.availableParallelism() > 1 && spawnSync("taskset", ["-V"]).status === 0;
 /** Before a server's command line. The client stays off that CPU. */
@@ -105,7 +107,7 @@ async function runStart(n: number): Promise<{ cpu: number; wall: number }[]> {
   // Who is started first may get the better memory.
   const servers = n % 2 === 0 ? [await none(), await gate()] : [await gate(), await none()].toReversed();
   try {
-    for (const { concurrency, nTokens } of settings) for (let i = 0; i < nWarmUp; i++) for (const server of servers) await load(server, concurrency, nTokens, -1 - i);
+    for (const { concurrency, nTokens, nWarmUp } of settings) for (let i = 0; i < nWarmUp; i++) for (const server of servers) await load(server, concurrency, nTokens, -1 - i);
     const ratios: { cpu: number; wall: number }[] = [];
     for (const { concurrency, nTokens } of settings) {
       const cells: { cpuMs: number; wallMs: number }[][] = [[], []];

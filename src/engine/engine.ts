@@ -136,7 +136,7 @@ export class Engine implements EngineLoop {
     this.#crowd.look(this.slots.running.length > 0);
     this.gate.isCrowded = this.#crowd.isCrowded;
     this.gate.companyPromise = this.#crowd.othersRest ? minPromise : 0;
-    this.gate.endSpread = this.slots.endSpread;
+    if (!this.gate.isResting(this.slots.decoded.length)) this.gate.endSpread = this.slots.endSpread;
     if (this.tier.hasPlain) this.#contextChoice.choose();
     if (this.#config.holdShape && isBatched) this.shape.holdGhosts(this.slots, this.#clock(), this.info.nMax);
     if (leavesLast) this.shape.leaveLast(this.slots);
@@ -176,8 +176,13 @@ export class Engine implements EngineLoop {
     const nWaiting = prefilling.length;
     const seqs = chunk.members.map((i) => prefilling[i] as Sequence);
     this.meter.begin("prefill", seqs, chunk.length, 0, "prompt");
-    const fresh = this.#guard(seqs, () => this.#verifier.readPrompt(seqs, chunk.length));
-    if (fresh === undefined) return;
+    let fresh: ReadonlyMap<Sequence, FreshHidden>;
+    try {
+      fresh = this.#verifier.readPrompt(seqs, chunk.length);
+    } catch (error) {
+      this.#refused(seqs, error);
+      return;
+    }
     this.slots.noteServed(seqs, this.totals.nSteps + 1);
     for (const [i, seq] of seqs.entries()) {
       const { position } = fresh.get(seq) as FreshHidden;
@@ -215,19 +220,16 @@ export class Engine implements EngineLoop {
     this.meter.begin("decode", seqs, wanted + 1, wanted, this.#drafter === undefined ? "no head" : this.gate.reason);
     const promisesLittle = this.#hasHead && (isCompared || this.#verifier.keepsHidden) && this.gate.promisesLittle(seqs.length);
     const isShadowed = isCompared && (this.#verifier.keepsHidden || !this.#hasHead) && this.#shadow.isDue(this.gate.isProbing);
-    const nDraft = this.#guard(seqs, () => {
-      const drafter = this.#drafter as Drafter;
-      const n = wanted > 0 ? drafter.draft(seqs, wanted, this.#launched) : 0;
-      if (isShadowed) {
-        const [head, ...others] = this.#backend.heads;
-        const asked = promisesLittle && head !== undefined && others.length === 0 ? this.#hiddenReading.hinted(live, head, this.totals.nSteps) : live;
-        this.#shadow.start(asked, drafter.draft(asked, chosen));
-      }
-      this.meter.drafted(n);
-      this.#verifier.run(seqs, n);
-      return n;
-    });
-    if (nDraft === undefined) return;
+    let nDraft = 0;
+    try {
+      if (wanted > 0) nDraft = (this.#drafter as Drafter).draft(seqs, wanted, this.#launched);
+      if (isShadowed) this.#startShadow(live, chosen, promisesLittle);
+      this.meter.drafted(nDraft);
+      this.#verifier.run(seqs, nDraft);
+    } catch (error) {
+      this.#refused(seqs, error);
+      return;
+    }
     if (nDraft > 0) this.#drafter?.afterVerify(seqs);
     if (this.#shadow.isOpen) this.#shadow.settle((n, nAccepted) => this.#noteShadow(n, nAccepted));
     for (const seq of live) {
@@ -247,6 +249,13 @@ export class Engine implements EngineLoop {
     this.gate.endStep(seqs.length, nDraft, counts && !isRollingZero ? costMs : undefined, isSteady);
     this.planner.noteDecode(this.meter.totalMs, nDraft);
     this.totals.noteDecode(seqs.length, nDraft, this.meter.totalMs);
+  }
+
+  /** Drafts that the target's own tokens are compared with. */
+  #startShadow(live: readonly Sequence[], nDraft: number, isHint: boolean): void {
+    const [head, ...others] = this.#backend.heads;
+    const asked = isHint && head !== undefined && others.length === 0 ? this.#hiddenReading.hinted(live, head, this.totals.nSteps) : live;
+    this.#shadow.start(asked, (this.#drafter as Drafter).draft(asked, nDraft));
   }
 
   /** Acceptance that a probe learned without verifying; synthetic rates replace the comparison as they do in a verify. */
@@ -280,23 +289,18 @@ export class Engine implements EngineLoop {
     );
   }
 
-  /** Runs native work of a step. A decode that libllama refuses ends its requests with an error, after what was written; a lost backend is thrown on. */
-  #guard<T>(seqs: readonly Sequence[], work: () => T): T | undefined {
-    try {
-      return work();
-    } catch (error) {
-      if (!(error instanceof DecodeError) || error.code < -1) throw error;
-      this.slots.leavesGhosts = false;
-      this.slots.dropGhosts();
-      for (const seq of seqs) {
-        if (seq.request === undefined) continue;
-        this.slots.emit(seq);
-        // The step may have ended it before the refusal.
-        if (seq.request !== undefined) this.slots.finish(seq, "error", error.message);
-      }
-      this.slots.flush();
-      return undefined;
+  /** Native work of a step failed. A decode that libllama refuses ends its requests with an error, after what was written; a lost backend is thrown on. */
+  #refused(seqs: readonly Sequence[], error: unknown): void {
+    if (!(error instanceof DecodeError) || error.code < -1) throw error;
+    this.slots.leavesGhosts = false;
+    this.slots.dropGhosts();
+    for (const seq of seqs) {
+      if (seq.request === undefined) continue;
+      this.slots.emit(seq);
+      // The step may have ended it before the refusal.
+      if (seq.request !== undefined) this.slots.finish(seq, "error", error.message);
     }
+    this.slots.flush();
   }
 
   /** Starts the counters anew, after calibration. */

@@ -43,7 +43,8 @@ export class Slots {
   /** Whether the slot of a request that ends goes on being decoded; the engine says so each step. */
   leavesGhosts = false;
   readonly #cache: PromptCache | undefined;
-  #endSpread: EndSpread = noSpread;
+  /** Undefined: not asked for since the running requests changed. */
+  #endSpread: EndSpread | undefined;
   #isStale = true;
   #queue: Waiting[] = [];
   #outbox: EngineEvent[] = [];
@@ -107,7 +108,7 @@ export class Slots {
   /** Which running requests would end together if nothing were drafted. */
   get endSpread(): EndSpread {
     if (this.#isStale) this.#sort();
-    return this.#endSpread;
+    return (this.#endSpread ??= this.#spread());
   }
 
   #sort(): void {
@@ -122,7 +123,7 @@ export class Slots {
     }
     const { nSteps } = this.totals;
     this.#byPhase.prefill.sort((a, b) => byUrgency(a, b, nSteps));
-    this.#endSpread = this.#spread();
+    this.#endSpread = undefined;
     this.#isStale = false;
   }
 
