@@ -22,14 +22,19 @@ export interface CrowdView {
 /** Longer than the end of a wave of requests and the reading of the next one's prompts. */
 export const memoryMs = 500;
 
+/** Groups that never do the same must learn from what they have. */
+const mostUnlikeSteps = 1000;
+
 export class Crowd {
   readonly #view: CrowdView | undefined;
   readonly #clock: () => number;
   #lastMs = -Infinity;
   #work = 1;
   #lastMost = 0;
-  /** What others do now is what the table in use was measured in. */
+  /** At the step's start others did what the table in use was measured in. */
   #fits = true;
+  /** Steps in a row in which others drafted another length. */
+  #nUnlike = 0;
   /** Others work, or did a moment ago. */
   isCrowded = false;
   /** Others work, and drafted nothing when they last did. */
@@ -63,11 +68,14 @@ export class Crowd {
     if (view === undefined) return;
     this.#work = k + 1;
     view.work = this.#work;
-    this.#fits &&= view.isAlike;
+    this.#nUnlike = view.isAlike ? 0 : this.#nUnlike + 1;
   }
 
   /** After a step: its time belongs to its draft length and to the table in use. */
   get isCertain(): boolean {
-    return this.#view === undefined || (this.#fits && this.#view.isAlike);
+    const view = this.#view;
+    if (view === undefined) return true;
+    if (!this.#fits || view.most > 0 !== this.isCrowded) return false;
+    return this.#nUnlike > mostUnlikeSteps || (this.#nUnlike === 0 && view.isAlike);
   }
 }

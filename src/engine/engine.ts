@@ -91,6 +91,7 @@ export class Engine implements EngineLoop {
       sink: dependencies.sink,
       clock: this.#clock,
     });
+    this.gate.endSpread = () => this.slots.endSpread;
     this.tier = new Tier(pair, dependencies.costClock ?? this.#clock);
     this.planner = new Planner({ slots: this.slots, gate: this.gate, target: this.#target, config, clock: this.#clock });
     if (this.#hasHead) this.#target.setHiddenOutput(true);
@@ -136,7 +137,6 @@ export class Engine implements EngineLoop {
     this.#crowd.look(this.slots.running.length > 0);
     this.gate.isCrowded = this.#crowd.isCrowded;
     this.gate.companyPromise = this.#crowd.othersRest ? minPromise : 0;
-    if (!this.gate.isResting(this.slots.decoded.length)) this.gate.endSpread = this.slots.endSpread;
     if (this.tier.hasPlain) this.#contextChoice.choose();
     if (this.#config.holdShape && isBatched) this.shape.holdGhosts(this.slots, this.#clock(), this.info.nMax);
     if (leavesLast) this.shape.leaveLast(this.slots);
@@ -216,13 +216,13 @@ export class Engine implements EngineLoop {
     // A probe changes nothing for the target: what it would have accepted shows anyway.
     const isCompared = chosen > 0 && (this.tier.isPlain || this.gate.isProbing);
     const wanted = isCompared ? 0 : chosen;
-    this.#crowd.decodes(wanted);
     this.meter.begin("decode", seqs, wanted + 1, wanted, this.#drafter === undefined ? "no head" : this.gate.reason);
     const promisesLittle = this.#hasHead && (isCompared || this.#verifier.keepsHidden) && this.gate.promisesLittle(seqs.length);
     const isShadowed = isCompared && (this.#verifier.keepsHidden || !this.#hasHead) && this.#shadow.isDue(this.gate.isProbing);
     let nDraft = 0;
     try {
       if (wanted > 0) nDraft = (this.#drafter as Drafter).draft(seqs, wanted, this.#launched);
+      this.#crowd.decodes(nDraft);
       if (isShadowed) this.#startShadow(live, chosen, promisesLittle);
       this.meter.drafted(nDraft);
       this.#verifier.run(seqs, nDraft);

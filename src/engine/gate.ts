@@ -54,8 +54,8 @@ export class Gate {
   entryPromise = 0;
   /** The same while other groups work and draft nothing. */
   companyPromise = 0;
-  /** Requests that would end together without drafts. */
-  endSpread: EndSpread = noSpread;
+  /** Tells which requests would end together without drafts. */
+  endSpread: () => EndSpread = () => noSpread;
   #excess = new Excess();
   #table: CostTable | undefined;
   /** Costs while this engine works alone on the device, and while other groups work too. */
@@ -137,9 +137,11 @@ export class Gate {
     if (this.#options.mode === "fixed" || this.#table === undefined) return -1;
     let other = 0;
     for (let k = this.#least; k <= this.#options.nMax; k++) other = Math.max(other, this.rate(nSeqs, k));
-    other /= 1 + this.companyPromise;
     const plain = nSeqs / this.#table.stepMs(nSeqs, 0);
-    return plain / Math.max(other, plain / this.rollingRatio) - 1;
+    const undrafted = plain / this.rollingRatio;
+    // What this context is used for, or would be. Where drafting has yet to be entered, the tier asks for its promise.
+    const least = this.entryPromise > 0 || this.companyPromise === 0 ? undrafted : (1 + this.companyPromise) * plain;
+    return plain / (other > least ? other : undrafted) - 1;
   }
 
   /** Whether drafting promises too little for `nSeqs` sequences to be prepared for: a probe needs no more than a hint of acceptance. */
@@ -232,7 +234,7 @@ export class Gate {
     const expected = this.acceptance.expectedTokens(k);
     const stepMs = (this.#table as CostTable).stepMs(nSeqs, k);
     if (k === 0) return nSeqs / (stepMs * this.zeroFactor);
-    return (nSeqs * expected * (1 - endLoss(this.endSpread, expected, this.acceptance.tokenVariance(k)))) / (stepMs * this.#excess.ofDrafting);
+    return (nSeqs * expected * (1 - endLoss(this.endSpread(), expected, this.acceptance.tokenVariance(k)))) / (stepMs * this.#excess.ofDrafting);
   }
 
   #adopt(nSeqs: number): void {
@@ -259,7 +261,10 @@ export class Gate {
   }
 
   #worth(nSeqs: number, k: number): number {
-    return this.rate(nSeqs, k) / (k > 0 ? 1 + Math.max(this.entryPromise, this.companyPromise) : 1);
+    if (k === 0) return this.rate(nSeqs, 0);
+    // Beside groups that rest it is the plain context's rate that must be beaten, wherever this one decodes.
+    const alone = this.companyPromise > 0 ? (1 + this.companyPromise) * this.zeroFactor : 1;
+    return this.rate(nSeqs, k) / Math.max(1 + this.entryPromise, alone);
   }
 
   #maybeProbe(nSeqs: number): void {

@@ -16,6 +16,7 @@ test("others that stood still a moment ago still count, but their absence makes 
     crowd.look(true);
     return [crowd.isCrowded, crowd.isCertain];
   };
+  // Before a decode, nobody has done anything unlike.
   expect(look(0, false)).toEqual([false, true]);
   expect(look(1000, true)).toEqual([true, true]);
   expect(look(1300, false)).toEqual([true, false]);
@@ -42,6 +43,35 @@ test("a step's time is uncertain where another group drafts another length, at i
   // Until it decodes again, the last length stands for what it does.
   expect(view.work).toBe(3);
   expect([step(0, true, true), view.work]).toEqual([true, 1]);
+});
+
+test("a step in whose middle others began or ended their work tells nothing", () => {
+  const view = { work: 0, most: 1, isAlike: true };
+  const crowd = new Crowd(view, () => 0);
+  const step = (mostAtEnd: number): boolean => {
+    view.most = 1;
+    crowd.look(true);
+    crowd.decodes(0);
+    view.most = mostAtEnd;
+    return crowd.isCertain;
+  };
+  expect([step(1), step(0)]).toEqual([true, false]);
+});
+
+test("groups that have long done different things learn from what they have", () => {
+  const view = { work: 0, most: 1, isAlike: false };
+  const crowd = new Crowd(view, () => 0);
+  const certain = (): boolean => {
+    crowd.look(true);
+    crowd.decodes(2);
+    return crowd.isCertain;
+  };
+  const first = Array.from({ length: 2000 }, certain).indexOf(true);
+  expect(first).toBe(1000);
+  view.isAlike = true;
+  expect(certain()).toBe(true);
+  view.isAlike = false;
+  expect(certain()).toBe(false);
 });
 
 test("what a draft length costs is learned where all groups do the same, not at the others' expense", () => {

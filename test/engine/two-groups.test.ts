@@ -10,11 +10,11 @@ import { request } from "../request.ts";
 import { harness, type Harness } from "./run.ts";
 
 /** By own draft length, then by the other group's. */
-const stepMs = [
+const stepMs: readonly (readonly number[])[] = [
   [14.4, 15, 15.6],
   [27.5, 28.5, 29.5],
   [37.9, 40, 41.5],
-] as const;
+];
 const rates = [0.947, 0.812];
 
 interface Group {
@@ -23,11 +23,12 @@ interface Group {
   nTokens: number;
 }
 
-/** Runs both for `seconds`; by group the steps of the last half by draft length, and tokens a second of both. */
-function runTwo(seconds: number, calibrated: readonly number[]): { tokPerSec: number; lateSteps: number[][] } {
+/** Runs both for `seconds`, the drafts worthless until `wrongUntilMs`; by group the steps of the last half by draft length, and tokens a second of both. */
+function runTwo(seconds: number, calibrated: readonly number[], { times = stepMs, wrongUntilMs = 0 } = {}): { tokPerSec: number; lateSteps: number[][] } {
   const work = [0, 0];
   const memory = new Float64Array(6);
   const rng = new Rng(3);
+  const drawn = [...rates];
   const groups = [0, 1].map((index): Group => {
     const clock = { now: 0 };
     const view: CrowdView = {
@@ -44,7 +45,7 @@ function runTwo(seconds: number, calibrated: readonly number[]): { tokPerSec: nu
         return work[0] === work[1];
       },
     };
-    const group: Group = { clock, nTokens: 0, h: harness({ nMax: 2, gate: "adaptive", syntheticRates: rates, cachePrompt: false }, { nSeq: 8, nCtxSeq: 4096, hasPlain: true, isAsynchronous: true }, { crowd: view, clock: () => clock.now, sink: (events) => events.forEach((e) => void (e.kind === "tokens" && (group.nTokens += e.tokens.length))) }) };
+    const group: Group = { clock, nTokens: 0, h: harness({ nMax: 2, gate: "adaptive", syntheticRates: drawn, cachePrompt: false }, { nSeq: 8, nCtxSeq: 4096, hasPlain: true, isAsynchronous: true }, { crowd: view, clock: () => clock.now, sink: (events) => events.forEach((e) => void (e.kind === "tokens" && (group.nTokens += e.tokens.length))) }) };
     const table = { nSeqs: [8], stepMs: [[...calibrated]], changeMs: 2, moveMs: 5, prefillBaseMs: 85, prefillRowMs: 0.12 };
     const costs = new CostTable(table, { memory });
     group.h.engine.gate.useTable(costs, costs);
@@ -54,7 +55,7 @@ function runTwo(seconds: number, calibrated: readonly number[]): { tokPerSec: nu
       const synchronize = target.synchronize.bind(target);
       target.synchronize = () => {
         const rowsEach = target.rows.n / new Set(target.rows.seqs.subarray(0, target.rows.n)).size;
-        clock.now += rowsEach > 3 ? 85 : (stepMs[rowsEach - 1]?.[Math.max(0, (work[1 - index] as number) - 1)] ?? 85) * (0.99 + 0.02 * rng.uniform());
+        clock.now += rowsEach > 3 ? 85 : (times[rowsEach - 1]?.[Math.max(0, (work[1 - index] as number) - 1)] ?? 85) * (0.99 + 0.02 * rng.uniform());
         synchronize();
       };
     }
@@ -66,6 +67,7 @@ function runTwo(seconds: number, calibrated: readonly number[]): { tokPerSec: nu
     // The one that is behind steps: the other is still in the step that it has begun.
     const i = (groups[0] as Group).clock.now <= (groups[1] as Group).clock.now ? 0 : 1;
     const { h, clock } = groups[i] as Group;
+    drawn.splice(0, 2, ...(clock.now < wrongUntilMs ? [0.01, 0.01] : rates));
     while (h.engine.slots.running.length + h.engine.slots.nQueued < 8) h.engine.submit(request(id++, [1, 2, 3, 4, 5], { maxTokens: 64 + rng.below(128), ignoreEos: true }));
     const before = [...h.engine.totals.stepsAtK];
     const beforeMs = clock.now;
@@ -75,6 +77,17 @@ function runTwo(seconds: number, calibrated: readonly number[]): { tokPerSec: nu
   }
   return { tokPerSec: groups.reduce((sum, g) => sum + g.nTokens, 0) / seconds, lateSteps: late };
 }
+
+test("what drafting promises clearly is taken by both, from rest and after a time in which nothing was right", () => {
+  // Drafting two is 12% faster where both do.
+  const cheap = [
+    [14.4, 15, 15.6],
+    [27.5, 28.5, 29.5],
+    [33.7, 34.7, 35.5],
+  ];
+  const { lateSteps } = runTwo(60, [14.4, 28.5, 35.5], { times: cheap, wrongUntilMs: 15_000 });
+  for (const [plain = 0, , two = 0] of lateSteps) expect(plain).toBeLessThan(0.1 * two);
+});
 
 test.for([
   ["as it is", [14.4, 28.5, 41.5]],
