@@ -10,9 +10,9 @@
  * for a whole start, all takes half as long again and a gate costs more, since caches are shared with them: so there is a
  * second table of the starts in which the server without a head was within 20% of its fastest start.
  *
- *   npm run bench:gate -- MODEL HEAD [STARTS] [ROUNDS] [STREAMS] [same]
+ *   npm run bench:gate -- MODEL HEAD [STARTS] [ROUNDS] [STREAMS] [WARM_UP_S] [same]
  *
- * STREAMS: 1,4,8,16 or some of them. same: two servers without a head, for the noise.
+ * STREAMS: 1,4,8,16 or some of them. WARM_UP_S: most seconds of a server's warm-up for each of them. same: two servers without a head, for the noise.
  */
 import { spawn, spawnSync, type ChildProcess } from "node:child_process";
 import * as fs from "node:fs";
@@ -20,7 +20,7 @@ import * as os from "node:os";
 import { fileURLToPath } from "node:url";
 import { renderMarkdown } from "../src/util/table.ts";
 
-const [model = "", head = "", starts = "16", rounds = "24", streams = "1,4,8,16", same] = process.argv.slice(2);
+const [model = "", head = "", starts = "16", rounds = "24", streams = "1,4,8,16", warmUpSeconds = "60", same] = process.argv.slice(2);
 const nSlots = 16;
 /**
  * `nWarmUp`: rounds before anything counts. V8 compiles the engine's code in threads of its own during the first ten
@@ -117,7 +117,10 @@ async function runStart(n: number): Promise<Ratio[]> {
   // Who is started first may get the better memory.
   const servers = n % 2 === 0 ? [await none(), await gate()] : [await gate(), await none()].toReversed();
   try {
-    for (const { concurrency, nTokens, nWarmUp } of settings) for (let i = 0; i < nWarmUp; i++) for (const server of servers) await load(server, concurrency, nTokens, -1 - i);
+    for (const { concurrency, nTokens, nWarmUp } of settings) {
+      const endMs = performance.now() + 1000 * servers.length * Number(warmUpSeconds);
+      for (let i = 0; i < nWarmUp && performance.now() < endMs; i++) for (const server of servers) await load(server, concurrency, nTokens, -1 - i);
+    }
     const ratios: Ratio[] = [];
     for (const { concurrency, nTokens } of settings) {
       const cells: { cpuMs: number; wallMs: number }[][] = [[], []];
