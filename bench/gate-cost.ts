@@ -33,6 +33,7 @@ const settings = [
   { concurrency: 8, nTokens: 60, nWarmUp: 14 },
   { concurrency: 16, nTokens: 50, nWarmUp: 14 },
 ].filter(({ concurrency }) => streams.split(",").includes(String(concurrency)));
+if (settings.length === 0) throw new Error(`STREAMS ${streams}: give some of 1,4,8,16, separated by commas`);
 
 const hasTaskset = os.availableParallelism() > 1 && spawnSync("taskset", ["-V"]).status === 0;
 /** Before a server's command line. The client stays off that CPU. */
@@ -94,6 +95,7 @@ const studentT = [[1, 12.71], [2, 4.3], [3, 3.18], [4, 2.78], [5, 2.57], [7, 2.3
 
 /** Geometric mean of ratios, given as logarithms, and its 95% interval. */
 function showRatio(logs: readonly number[]): string {
+  if (logs.length < 2) return "needs two starts";
   const middle = mean(logs);
   const error = Math.sqrt(logs.reduce((sum, x) => sum + (x - middle) ** 2, 0) / (logs.length - 1) / logs.length);
   const t = studentT.findLast(([df]) => df <= logs.length - 1)?.[1] ?? Infinity;

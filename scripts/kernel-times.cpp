@@ -1,12 +1,12 @@
 // Kernel times of a running CUDA program, by CUPTI. Build on the machine, headers and library are in the CUDA toolkit:
-//   g++ -O2 -shared -fPIC -std=c++17 -DKERNEL_RECORD=CUpti_ActivityKernel10 -I"$CUDA/include" scripts/kernel-times.cpp -o kernel-times.so -L"$CUDA/lib64" -lcupti
+//   g++ -O2 -shared -fPIC -std=c++17 -I"$CUDA/include" scripts/kernel-times.cpp -o kernel-times.so -L"$CUDA/lib64" -lcupti
 // Start the program with CUDA_INJECTION64_PATH=kernel-times.so, KERNEL_TIMES_OUT (a file that gets the table) and
 // KERNEL_TIMES_FLAG (a file that is there while kernels count); touch and remove that file.
+// CUDA before 13 has an older record: -DKERNEL_RECORD=CUpti_ActivityKernel9.
 #include <cupti.h>
 #include <cxxabi.h>
 #include <unistd.h>
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -16,13 +16,12 @@
 #include <vector>
 
 #ifndef KERNEL_RECORD
-#define KERNEL_RECORD CUpti_ActivityKernel9
+#define KERNEL_RECORD CUpti_ActivityKernel10
 #endif
 
-struct Span { uint64_t start, end; uint32_t stream; const char *name; };
+struct Span { uint64_t start, end; const char *name; };
 static std::mutex mutex;
 static std::vector<Span> spans;
-static std::atomic<bool> isOpen{false};
 
 static void CUPTIAPI give(uint8_t **buffer, size_t *size, size_t *maxRecords) {
   *size = 8 << 20;
@@ -36,7 +35,7 @@ static void CUPTIAPI take(CUcontext, uint32_t, uint8_t *buffer, size_t, size_t v
   while (cuptiActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS) {
     if (record->kind != CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) continue;
     auto *k = reinterpret_cast<KERNEL_RECORD *>(record);
-    spans.push_back({k->start, k->end, k->streamId, k->name});
+    spans.push_back({k->start, k->end, k->name});
   }
   free(buffer);
 }
@@ -94,6 +93,7 @@ static void report(uint64_t from, uint64_t to) {
 static void watch() {
   const char *flag = getenv("KERNEL_TIMES_FLAG");
   uint64_t from = 0, now = 0;
+  bool isOpen = false;
   for (;; usleep(20000)) {
     bool isThere = access(flag, F_OK) == 0;
     if (isThere == isOpen) continue;
@@ -106,6 +106,10 @@ static void watch() {
 }
 
 extern "C" int InitializeInjection(void) {
+  if (getenv("KERNEL_TIMES_FLAG") == nullptr || getenv("KERNEL_TIMES_OUT") == nullptr) {
+    fprintf(stderr, "kernel-times: set KERNEL_TIMES_FLAG and KERNEL_TIMES_OUT to file names; kernels are not timed\n");
+    return 1;
+  }
   cuptiActivityRegisterCallbacks(give, take);
   cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
   std::thread(watch).detach();

@@ -85,7 +85,7 @@ export interface DecodeContext {
   clear(seq: number): void;
   /** Highest position held, -1 when empty. */
   lastPosition(seq: number): number;
-  /** State of one sequence as bytes, and back (`llama_state_seq_*_ext`). `memory` gives the at least so many bytes that it lies in. */
+  /** State of one sequence as bytes, and back (`llama_state_seq_*_ext`). It lies in what `memory` gives for that many bytes, or more. */
   saveSequence(seq: number, memory?: (nBytes: number) => Uint8Array): Uint8Array;
   restoreSequence(seq: number, state: Uint8Array): boolean;
 

@@ -75,7 +75,7 @@ export class Crowd {
   get isCertain(): boolean {
     const view = this.#view;
     if (view === undefined) return true;
-    if (!this.#fits || view.most > 0 !== this.isCrowded) return false;
+    if (!this.#fits || (view.most > 0) !== this.isCrowded) return false;
     return this.#nUnlike > mostUnlikeSteps || (this.#nUnlike === 0 && view.isAlike);
   }
 }
