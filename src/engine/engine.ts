@@ -137,7 +137,7 @@ export class Engine implements EngineLoop {
     this.#crowd.look(this.slots.running.length > 0);
     this.gate.isCrowded = this.#crowd.isCrowded;
     this.gate.companyPromise = this.#crowd.othersRest ? minPromise : 0;
-    if (this.tier.hasPlain) this.#contextChoice.choose();
+    if (this.#drafter !== undefined) this.#contextChoice.choose();
     if (this.#config.holdShape && isBatched) this.shape.holdGhosts(this.slots, this.#clock(), this.info.nMax);
     if (leavesLast) this.shape.leaveLast(this.slots);
     const { nBehindGhosts } = this.slots;

@@ -49,6 +49,8 @@ export interface BackendOptions {
   readonly nHostSlots?: number;
   /** Of every draft sequence. */
   readonly draftSampling?: SlotSampling;
+  /** "device-greedy" drafts are chosen among so many first tokens of the vocabulary; 0: all. */
+  readonly draftVocab?: number;
   /** More sequences of the draft contexts, after the target's, for padding rows. */
   readonly nScratchSeq?: number;
   /** Output rows of one sequence in a decode, when more than nMax + 1 are wanted (capture, scoring). */
@@ -213,6 +215,7 @@ export function planContexts(options: BackendOptions, model: { readonly nCtxTrai
       nRollback: 0,
       nOutputsPerSeq: feedsNext ? nMax + 1 : 1,
       isDraft: true,
+      nArgmaxTokens: options.draftVocab ?? 0,
       hiddenRows: "all",
     };
   });

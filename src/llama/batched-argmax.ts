@@ -1,5 +1,5 @@
 /**
- * A backend sampler of our own: one argmax over all output rows of a forward.
+ * A backend sampler of our own: one argmax over all output rows of a forward, over all tokens or the first of them.
  *
  * libllama builds the sampler's part of the graph row by row, and its greedy sampler adds one argmax a row. On CUDA that
  * kernel uses one block a row, so 48 rows of a 248,320-token vocabulary run one after the other: 5 ms of a 40 ms verify
@@ -7,77 +7,61 @@
  * every row it gets is a view of the matrix of all rows: so the first row adds one argmax over that matrix, and each row
  * answers with its element of the result. The callbacks run while a graph is built, on the thread that decodes, and
  * not at all while graphs are reused.
+ *
+ * A draft need not choose from the whole vocabulary: the target verifies it anyway. With a limit the first row also puts
+ * a product with the LM head's first rows in the place of the whole one (`shortenLogits`). Tokens that a tokenizer of
+ * byte pairs learned first, its most frequent, come first. Source of the idea: FR-Spec (arXiv 2502.14856), which chooses
+ * them by frequency.
  */
 import koffi from "koffi";
+import { bindGraphOps, shortenLogits, tensorAt, unpadded, words, wordsAt, type GraphOps } from "./graph-surgery.ts";
 import type { Llama } from "./library.ts";
-import type { Nullable, Pointer } from "./structs.ts";
+import type { Pointer } from "./structs.ts";
 
 const P = "void *";
 
-/** Offsets in ggml_tensor (ggml.h 0.25): checked against tensors of our own in `checkTensorLayout`. */
-const tensorWords = { bytes: 336, ne0: 2, viewSource: 29, viewOffset: 30 } as const;
-
-interface Ops {
-  argmax(context: Pointer, a: Pointer): Pointer;
-  view1d(context: Pointer, a: Pointer, n: bigint, offset: bigint): Pointer;
-  reshape1d(context: Pointer, a: Pointer, n: bigint): Pointer;
-  setOutput(tensor: Pointer): void;
-  init(params: { mem_size: number; mem_buffer: null; no_alloc: boolean }): Nullable;
-  free(context: Pointer): void;
-  new2d(context: Pointer, type: number, ne0: bigint, ne1: bigint): Pointer;
-}
-
+/** What samplers of one limit share. */
 interface Shared {
   readonly iface: Pointer;
   /** Kept alive as long as any sampler may be called. */
   readonly keep: unknown[];
+  /** Graphs were built, and in all of them the limit held. */
+  isLimited(): boolean;
 }
 
-const shared = new WeakMap<Llama, Shared>();
-const initParams = koffi.struct({ mem_size: "size_t", mem_buffer: P, no_alloc: "bool" });
+const shared = new WeakMap<Llama, Map<number, Shared>>();
 
-/** A `llama_sampler *` for a chain; undefined when ggml's tensors are laid out otherwise than we know. */
-export function createBatchedArgmax(llama: Llama): Pointer | undefined {
-  let interfaceOf = shared.get(llama);
+export interface BatchedArgmax {
+  /** A `llama_sampler *` for a chain. */
+  readonly sampler: Pointer;
+  /** After a context was made with the sampler: whether its graphs could be limited. */
+  isLimited(): boolean;
+}
+
+/**
+ * @param nTokens answers are among the first `nTokens` tokens; Infinity: all. No other sampler may need the logits of such a context.
+ * @returns undefined when ggml's tensors are laid out otherwise than we know
+ */
+export function createBatchedArgmax(llama: Llama, nTokens = Infinity): BatchedArgmax | undefined {
+  const byLimit = shared.get(llama) ?? new Map<number, Shared>();
+  shared.set(llama, byLimit);
+  let interfaceOf = byLimit.get(nTokens);
   if (interfaceOf === undefined) {
-    const ops = bindOps(llama);
-    if (!checkTensorLayout(ops)) return undefined;
-    interfaceOf = createInterface(ops);
-    shared.set(llama, interfaceOf);
+    const ops = bindGraphOps(llama);
+    if (ops === undefined) return undefined;
+    interfaceOf = createInterface(ops, nTokens);
+    byLimit.set(nTokens, interfaceOf);
   }
-  return llama.api.llama_sampler_init(interfaceOf.iface, null);
+  return { sampler: llama.api.llama_sampler_init(interfaceOf.iface, null), isLimited: interfaceOf.isLimited };
 }
 
-function bindOps(llama: Llama): Ops {
-  const { base } = llama;
-  return {
-    argmax: base.func("ggml_argmax", P, [P, P]) as Ops["argmax"],
-    view1d: base.func("ggml_view_1d", P, [P, P, "int64_t", "size_t"]) as Ops["view1d"],
-    reshape1d: base.func("ggml_reshape_1d", P, [P, P, "int64_t"]) as Ops["reshape1d"],
-    setOutput: base.func("ggml_set_output", "void", [P]) as Ops["setOutput"],
-    init: base.func("ggml_init", P, [initParams]) as Ops["init"],
-    free: base.func("ggml_free", "void", [P]) as Ops["free"],
-    new2d: base.func("ggml_new_tensor_2d", P, [P, "int32_t", "int64_t", "int64_t"]) as Ops["new2d"],
-  };
-}
-
-const words = (address: Pointer, bytes: number): BigUint64Array => new BigUint64Array(koffi.view(address, bytes));
-
-/** A view that we make ourselves must show its source and offset where we look for them. */
-function checkTensorLayout(ops: Ops): boolean {
-  const context = ops.init({ mem_size: 1 << 16, mem_buffer: null, no_alloc: true });
-  if (context === null) return false;
-  const matrix = ops.new2d(context, 0, 7n, 5n);
-  const view = words(ops.view1d(context, matrix, 7n, 84n), tensorWords.bytes);
-  const isKnown = view[tensorWords.ne0] === 7n && view[tensorWords.viewSource] === matrix && view[tensorWords.viewOffset] === 84n;
-  ops.free(context);
-  return isKnown;
-}
-
-function createInterface(ops: Ops): Shared {
+function createInterface(ops: GraphOps, nTokens: number): Shared {
   // One graph is built at a time; `backend_reset` comes before each.
   let matrix = 0n;
   let best: Pointer = 0n;
+  let nRows = 0n;
+  let nLimited = 0;
+  let nWhole = 0;
   const forget = (): void => {
     matrix = 0n;
   };
@@ -88,25 +72,38 @@ function createInterface(ops: Ops): Shared {
     keep.push(run, pointer);
     return pointer;
   };
+  const start = (context: Pointer, source: Pointer): void => {
+    const logits = unpadded(ops, source);
+    nRows = tensorAt(logits)[words.ne1] as bigint;
+    matrix = source;
+    if (nRows === 0n) {
+      // No row is an output: all there is is the padding.
+      best = ops.argmax(context, source);
+      return;
+    }
+    const short = nTokens === Infinity ? undefined : shortenLogits(ops, context, source, nTokens);
+    if (short === undefined) nWhole++;
+    else nLimited++;
+    best = ops.argmax(context, short ?? logits);
+    ops.setOutput(best);
+  };
   const apply = (_sampler: Pointer, context: Pointer, _graph: Pointer, data: Pointer): void => {
-    const fields = words(data, 32);
+    const fields = wordsAt(data, 32);
     const row = fields[0] as bigint;
-    const tensor = words(row, tensorWords.bytes);
-    const source = tensor[tensorWords.viewSource] as bigint;
-    const nVocab = tensor[tensorWords.ne0] as bigint;
+    const tensor = tensorAt(row);
+    const source = tensor[words.viewSource] as bigint;
+    const nVocab = tensor[words.ne0] as bigint;
     if (source === 0n) {
+      // libllama tries the operators out on a row of its own before it makes graphs.
       fields[2] = ops.argmax(context, ops.reshape1d(context, row, nVocab));
       return;
     }
-    if (matrix !== source) {
-      best = ops.argmax(context, source);
-      ops.setOutput(best);
-      matrix = source;
-    }
-    const index = (tensor[tensorWords.viewOffset] as bigint) / (4n * nVocab);
+    if (matrix !== source) start(context, source);
+    const index = (tensor[words.viewOffset] as bigint) / (4n * nVocab);
     // Logits left in place would be copied to the host row by row: a megabyte each, 80 a step at 16 streams.
     fields[0] = 0n;
-    fields[2] = ops.view1d(context, best, 1n, 4n * index);
+    // Sequences without a row get the padding row, which nobody reads.
+    fields[2] = ops.view1d(context, best, 1n, index < nRows ? 4n * index : 0n);
   };
   const name = Buffer.from("batched-argmax\0");
   keep.push(name);
@@ -118,5 +115,5 @@ function createInterface(ops: Ops): Shared {
   set(8, callback("void", [P, P, P, P], apply));
   set(10, callback("void", [P], forget));
   keep.push(table);
-  return { iface: koffi.address(table), keep };
+  return { iface: koffi.address(table), keep, isLimited: () => nLimited > 0 && nWhole === 0 };
 }

@@ -41,6 +41,8 @@ export interface ContextOptions {
   /** Off: every decode builds its graph anew. For measuring what reuse is worth. */
   readonly isGraphReused?: boolean;
   readonly isArgmaxBatched?: boolean;
+  /** "device-greedy" chooses among so many first tokens of the vocabulary, and the LM head computes no others' logits; 0: all. */
+  readonly nArgmaxTokens?: number;
   /** Called by ggml around every node of a graph; slow. See forward-counter.ts. */
   readonly evalCallback?: Pointer;
 }
@@ -51,7 +53,8 @@ export function createContext(model: Model, options: ContextOptions): LlamaConte
   const { api } = model.llama;
   const nSeq = options.samplings.length;
   if (nSeq < 1 || nSeq > MAX_SEQ) throw new UserError(`${nSeq} sequences: libllama allows 1 to ${MAX_SEQ}; lower --parallel`);
-  const chains = createChains(model.llama, options.samplings, options.isArgmaxBatched ?? true);
+  const nTokens = limitOf(options.nArgmaxTokens ?? 0, model.nVocab);
+  const chains = createChains(model.llama, options.samplings, options.isArgmaxBatched ?? true, nTokens);
   const isPinned = options.isKvUnified && (options.nPinnedCells ?? 0) > 1;
   const params = contextParams(options, chains.configs, chains.n, isPinned ? 1 : 0);
   let pointer: Pointer | null = null;
@@ -63,6 +66,7 @@ export function createContext(model: Model, options: ContextOptions): LlamaConte
       if (pointer === null) throw new UserError(`libllama cannot make a context of ${options.nCells} cells for ${model.path}: ${reasonIn(second.lines) || "no reason given"}; lower --ctx-size or --parallel if memory is short`);
     }
     if (api.llama_get_memory(pointer) === null) throw new UserError(`${model.path} is a model without memory (an embedding model?); foretoken serves decoder-only language models`);
+    if (nTokens !== Infinity && !chains.isLimited()) throw new UserError(`--spec-draft-vocab: the LM head of ${model.path} is not one that can be shortened in this library; leave the option out`);
     const limits: ContextLimits = {
       nSeq,
       nCtxSeq: api.llama_n_ctx_seq(pointer),
@@ -79,6 +83,12 @@ export function createContext(model: Model, options: ContextOptions): LlamaConte
     chains.free();
     throw error;
   }
+}
+
+/** Whole blocks of rows: CPU weights are repacked by eight, and kernels work in tiles. */
+function limitOf(nTokens: number, nVocab: number): number {
+  const rounded = Math.ceil(nTokens / 256) * 256;
+  return nTokens > 0 && rounded < nVocab ? rounded : Infinity;
 }
 
 /** What libllama would abort for. */

@@ -103,7 +103,9 @@ function backendOptions(options: EngineOptions, hooks: Pick<OpenEngineHooks, "pr
     nMax: isSpeculative ? options.specDraftNMax : 0,
     plainTarget: isSpeculative && options.specGate === "adaptive" && options.specPlainContext,
     targetSampling: slotSampling(options.sampling, hasGpu, "device-top-k"),
-    draftSampling: slotSampling(options.specDraftSampling, hasGpu, options.specDraftTemp > 0 || options.specDraftPMin > 0 ? "device-top-k" : "device-greedy"),
+    // Only a chain can leave logits out.
+    draftSampling: slotSampling(options.specDraftSampling, hasGpu || options.specDraftVocab > 0, options.specDraftTemp > 0 || options.specDraftPMin > 0 ? "device-top-k" : "device-greedy"),
+    draftVocab: options.specDraftVocab,
     nHostSlots: options.hostSlots ?? (slotSampling(options.sampling, hasGpu, "device-top-k") === "host" ? 0 : 1),
     graphReuse: options.graphReuse,
     batchedArgmax: options.batchedArgmax,

@@ -1,7 +1,10 @@
 /** When the target's hidden rows are read while nothing is drafted. */
 import { expect, test } from "vitest";
+import { CostTable } from "../../src/engine/cost-table.ts";
 import type { Gate } from "../../src/engine/gate.ts";
 import { HiddenReading } from "../../src/engine/hidden-reading.ts";
+import { request } from "../request.ts";
+import { harness } from "./run.ts";
 
 const gate = (canPay: boolean, stepsToProbe = 100, promisesLittle = true): Gate => ({ canPayAt: () => canPay, stepsToProbe: () => stepsToProbe, promisesLittle: () => promisesLittle }) as unknown as Gate;
 
@@ -34,4 +37,16 @@ test("on a GPU a head that promises little gets rows before a probe, where the p
   expect(reading.next(gate(true, 34), 4, false)).toBeUndefined();
   expect(reading.next(gate(true, 33), 4, false)).toBe(true);
   expect(reading.next(gate(true, 500, false), 4, true)).toBe(true);
+});
+
+test.for([true, false])("an engine whose drafts cannot pay reads no hidden rows, with a second target context or without (%s)", (hasPlain) => {
+  const h = harness({ nMax: 2, gate: "adaptive" }, { hasPlain });
+  const isRead: boolean[] = [];
+  for (const context of [h.backend.target, h.backend.plainTarget]) if (context !== undefined) context.setHiddenOutput = (on) => void isRead.push(on);
+  const row = [1, 3, 5];
+  h.engine.gate.useTable(new CostTable({ nSeqs: [1, 4], stepMs: [row, row], changeMs: 0, moveMs: 0, prefillBaseMs: 0, prefillRowMs: 1 }));
+  h.engine.submit(request(0, [1, 2, 3], { maxTokens: 100, ignoreEos: true }));
+  h.runAll();
+  expect(isRead.at(-1)).toBe(false);
+  expect(h.engine.totals.stepsAtK.slice(1)).toEqual([0, 0]);
 });

@@ -1,6 +1,9 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { createBackend, type LlamaBackend } from "../../src/llama/backend.ts";
-import { tinyTrunk } from "./tiny-model.ts";
+import { UserError } from "../../src/util/errors.ts";
+import { checkEngineOptions, engineOptions } from "../../src/config/engine-options.ts";
+import { Rng } from "../../src/util/rng.ts";
+import { tinyTrunk, tinyWithHead } from "./tiny-model.ts";
 
 /** One argmax over all rows must say what libllama's own, one a row, says, with idle slots and several rows a sequence. */
 describe("the batched argmax", () => {
@@ -43,6 +46,71 @@ describe("the batched argmax", () => {
     }
     // Two slots idle: their chains still stand in the graph.
     expect(decode(batched, [1, 3], 2, at)).toEqual(decode(byRow, [1, 3], 2, at));
+  });
+});
+
+describe("drafts from the first tokens of the vocabulary", () => {
+  const nTokens = 1024;
+  /** MTP rows of some sequences, the last of each an output; the row of each output. */
+  const draft = ({ heads: [head] }: LlamaBackend, seqs: readonly number[], nRows: number, at: number, isOutput = true): number[] => {
+    const { rows, nEmbd } = head as NonNullable<typeof head>;
+    const rng = new Rng(at + 1);
+    rows.n = 0;
+    const last: number[] = [];
+    for (const seq of seqs) {
+      for (let i = 0; i < nRows; i++) {
+        const row = rows.n++;
+        rows.tokens[row] = 300 + ((seq * 131 + (at + i) * 17) % 3000);
+        rows.positions[row] = at + i;
+        rows.seqs[row] = seq;
+        rows.outputs[row] = isOutput && i === nRows - 1 ? 1 : 0;
+        for (let j = 0; j < nEmbd; j++) rows.hidden[row * nEmbd + j] = rng.uniform() * 2 - 1;
+      }
+      last.push(rows.n - 1);
+    }
+    head?.decode();
+    return last;
+  };
+
+  test("are those that the whole head's logits put first among them, over changing shapes", async () => {
+    const modelPath = await tinyWithHead();
+    const options = { modelPath, useHead: true, nSlots: 3, ctxSize: 1024, threads: 1, nMax: 2, device: "cpu" } as const;
+    using limited = createBackend({ ...options, draftSampling: "device-greedy", draftVocab: nTokens });
+    using whole = createBackend(options);
+    let at = 0;
+    let nBeyond = 0;
+    for (const [seqs, nRows, isOutput] of [[[0, 1, 2], 3, true], [[0, 1, 2], 1, true], [[0, 1, 2], 1, true], [[0, 2], 2, true], [[0, 1, 2], 2, false], [[1], 1, true]] as const) {
+      const last = draft(limited, seqs, nRows, at, isOutput);
+      draft(whole, seqs, nRows, at, isOutput);
+      at += nRows;
+      if (!isOutput) continue;
+      for (const row of last) {
+        const logits = whole.heads[0]?.logits(row) as Float32Array;
+        const first = logits.subarray(0, nTokens);
+        expect(limited.heads[0]?.greedyToken(row)).toBe(first.indexOf(Math.max(...first)));
+        if (Math.max(...logits) > Math.max(...first)) nBeyond++;
+      }
+    }
+    // The whole vocabulary would have said otherwise somewhere.
+    expect(nBeyond).toBeGreaterThan(0);
+  });
+
+  test("as many as there are, or more, is no limit; none is one either", async () => {
+    const modelPath = await tinyWithHead();
+    for (const draftVocab of [0, 4096, 1 << 20]) {
+      using backend = createBackend({ modelPath, useHead: true, nSlots: 1, ctxSize: 256, threads: 1, nMax: 1, draftSampling: "device-greedy", draftVocab, device: "cpu" });
+      const [row] = draft(backend, [0], 2, 0);
+      expect(backend.heads[0]?.greedyToken(row as number)).toBeLessThan(4096);
+    }
+  });
+
+  test("need the one argmax for all rows: without it the context is refused", async () => {
+    const modelPath = await tinyWithHead();
+    const options = { modelPath, useHead: true, nSlots: 1, ctxSize: 256, threads: 1, nMax: 1, draftVocab: nTokens, device: "cpu" } as const;
+    expect(() => createBackend({ ...options, draftSampling: "device-greedy", batchedArgmax: false })).toThrow(UserError);
+    const parsed = (extra: object): (() => void) => () => checkEngineOptions(engineOptions.parse({ model: "m.gguf", specType: "draft-mtp", specDraftVocab: nTokens, ...extra }));
+    expect(parsed({})).not.toThrow();
+    for (const extra of [{ specDraftPMin: 0.5 }, { specDraftTemp: 1 }, { specDraftSampling: "host" }, { specDraftSampling: "device" }, { batchedArgmax: false }]) expect(parsed(extra)).toThrow("--spec-draft-vocab");
   });
 });
 
