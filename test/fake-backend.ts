@@ -201,7 +201,7 @@ export class FakeContext implements DecodeContext {
     return this.#hidden;
   }
 
-  setHiddenOutput(): void {}
+  setHiddenOutput(_isOn?: boolean): void {}
 
   removeFrom(seq: number, from: number): boolean {
     const history = this.history[seq] as number[];

@@ -25,6 +25,7 @@ export const verbs: Readonly<Record<string, Verb>> = {
   synth: verb("a loadable GGUF file with a model's shape and random weights", () => import("./synth.ts")),
   capture: verb("let the model write, and keep its tokens and hidden rows for training a head", () => import("./capture.ts")),
   train: verb("train a draft head on captured hidden rows, or judge heads by what the runtime accepts", () => import("./train.ts")),
+  "draft-vocab": verb("the tokens that a model writes most, for drafts by a shorter LM head", () => import("./draft-vocab.ts")),
   serve: verb("an OpenAI-compatible server, with or without drafts", () => import("./serve.ts")),
   chat: verb("talk to a server in the terminal", () => import("./chat.ts")),
   trace: verb("what steps the engine makes: decode calls, forwards, row shapes, time by phase", () => import("./trace.ts")),

@@ -49,7 +49,7 @@ const speculationFields = {
   specDraftTopK: z.int().min(0).default(0).meta({ description: "draft sampling: top k; 0 off", placeholder: "N" }),
   specDraftTopP: z.number().min(0).max(1).default(1).meta({ description: "draft sampling: top p; 1 off", placeholder: "P" }),
   specDraftTemp: z.number().min(0).default(0).meta({ description: "draft sampling: temperature; 0 greedy", placeholder: "T" }),
-  specDraftVocab: z.int().min(0).default(0).meta({ description: "choose draft tokens among the first N of the vocabulary only, which are its most frequent: a shorter LM head; 0: all", placeholder: "N" }),
+  specDraftVocab: z.string().default("0").meta({ description: "choose draft tokens among those of a file of foretoken draft-vocab, or among the first N, by a shorter LM head; 0: all", placeholder: "FILE|N" }),
   specGate: z.enum(["adaptive", "fixed"]).default("adaptive").meta({ description: "draft length of a step: by measured cost and acceptance, or always n-max" }),
   specPlainContext: z.boolean().default(true).meta({ description: "adaptive gate, recurrent models: a second target context without rollback for steps that draft nothing; off saves its KV and state memory, and such steps cost some percent more" }),
   specVerify: z.enum(["batched", "sequential", "by-depth"]).default("batched").meta({ description: "how drafts are verified; sequential equals plain decoding of the sequence alone" }),
@@ -91,10 +91,12 @@ export function checkEngineOptions(options: EngineOptions): void {
     throw usageError(`--spec-draft-model is given but --spec-type is none, so it would not be used; add --spec-type draft-mtp`);
   if (specType === "none" && options.specSynthRates !== undefined)
     throw usageError("--spec-synth-rates needs drafts; add --spec-type draft-mtp");
+  if (specType === "none" && options.specDraftVocab !== "0")
+    throw usageError("--spec-draft-vocab is given but --spec-type is none, so nothing is drafted; add --spec-type draft-mtp");
   if (options.specDraftDevice !== undefined && specDraftModel.length === 0)
     throw usageError("--spec-draft-device needs a head in a file of its own; add --spec-draft-model");
   const isGreedyDraft = options.specDraftPMin === 0 && options.specDraftTemp === 0 && ["auto", "device-greedy"].includes(options.specDraftSampling) && options.batchedArgmax;
-  if (options.specDraftVocab > 0 && !isGreedyDraft)
+  if (options.specDraftVocab !== "0" && !isGreedyDraft)
     throw usageError("--spec-draft-vocab needs greedy drafts on the device: leave out --spec-draft-p-min, --spec-draft-temp, --no-batched-argmax and --spec-draft-sampling host or device");
   if (specDraftNMin > specDraftNMax)
     throw usageError(`--spec-draft-n-min ${specDraftNMin} is above --spec-draft-n-max ${specDraftNMax}; lower it`);

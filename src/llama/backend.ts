@@ -6,6 +6,7 @@ import type { Backend, BackendDescription, SlotSampling } from "../engine/backen
 import { UserError } from "../util/errors.ts";
 import type { LlamaContext } from "./context.ts";
 import { createContext, type CacheType, type ContextOptions, type FlashAttention } from "./create-context.ts";
+import type { DraftVocab } from "./draft-vocab.ts";
 import { createGrammar } from "./grammar.ts";
 import { checkHead, checkTarget, readModelFacts, type ModelFacts } from "./head-check.ts";
 import { loadLlama } from "./library.ts";
@@ -49,8 +50,8 @@ export interface BackendOptions {
   readonly nHostSlots?: number;
   /** Of every draft sequence. */
   readonly draftSampling?: SlotSampling;
-  /** "device-greedy" drafts are chosen among so many first tokens of the vocabulary; 0: all. */
-  readonly draftVocab?: number;
+  /** "device-greedy" drafts are chosen among so many first tokens of the vocabulary (0: all), or among these. */
+  readonly draftVocab?: number | DraftVocab;
   /** More sequences of the draft contexts, after the target's, for padding rows. */
   readonly nScratchSeq?: number;
   /** Output rows of one sequence in a decode, when more than nMax + 1 are wanted (capture, scoring). */
@@ -215,7 +216,7 @@ export function planContexts(options: BackendOptions, model: { readonly nCtxTrai
       nRollback: 0,
       nOutputsPerSeq: feedsNext ? nMax + 1 : 1,
       isDraft: true,
-      nArgmaxTokens: options.draftVocab ?? 0,
+      argmaxTokens: options.draftVocab ?? 0,
       hiddenRows: "all",
     };
   });

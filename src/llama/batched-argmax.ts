@@ -1,5 +1,5 @@
 /**
- * A backend sampler of our own: one argmax over all output rows of a forward, over all tokens or the first of them.
+ * A backend sampler of our own: one argmax over all output rows of a forward, over all tokens or some of them.
  *
  * libllama builds the sampler's part of the graph row by row, and its greedy sampler adds one argmax a row. On CUDA that
  * kernel uses one block a row, so 48 rows of a 248,320-token vocabulary run one after the other: 5 ms of a 40 ms verify
@@ -9,68 +9,75 @@
  * not at all while graphs are reused.
  *
  * A draft need not choose from the whole vocabulary: the target verifies it anyway. With a limit the first row also puts
- * a product with the LM head's first rows in the place of the whole one (`shortenLogits`). Tokens that a tokenizer of
- * byte pairs learned first, its most frequent, come first. Source of the idea: FR-Spec (arXiv 2502.14856), which chooses
- * them by frequency.
+ * a product with some rows of the LM head in the place of the whole one (`shortenLogits`). Source of the idea: FR-Spec
+ * (arXiv 2502.14856), which keeps the most frequent tokens.
  */
 import koffi from "koffi";
-import { bindGraphOps, shortenLogits, tensorAt, unpadded, words, wordsAt, type GraphOps } from "./graph-surgery.ts";
+import { errorMessage } from "../util/errors.ts";
+import type { GatheredRows } from "./gathered-rows.ts";
+import { bindGraphOps, firstRows, shortenLogits, tensorAt, unpadded, words, wordsAt, type GraphOps, type RowsOf } from "./graph-surgery.ts";
 import type { Llama } from "./library.ts";
 import type { Pointer } from "./structs.ts";
 
 const P = "void *";
 
-/** What samplers of one limit share. */
-interface Shared {
-  readonly iface: Pointer;
-  /** Kept alive as long as any sampler may be called. */
-  readonly keep: unknown[];
-  /** Graphs were built, and in all of them the limit held. */
-  isLimited(): boolean;
-}
-
-const shared = new WeakMap<Llama, Map<number, Shared>>();
+/** Which tokens answers are chosen among: the first so many of the vocabulary, or those of gathered rows, by their places there. */
+export type TokenLimit = number | GatheredRows;
 
 export interface BatchedArgmax {
-  /** A `llama_sampler *` for a chain. */
-  readonly sampler: Pointer;
-  /** After a context was made with the sampler: whether its graphs could be limited. */
-  isLimited(): boolean;
+  /** A `llama_sampler *` for a chain, which frees it. */
+  create(): Pointer;
+  /** After a context was made: why its graphs could not be limited; undefined where they are. */
+  problem(): string | undefined;
+  /** After the chains and the context are freed. */
+  close(): void;
 }
+
+const unlimited = new WeakMap<Llama, BatchedArgmax>();
 
 /**
- * @param nTokens answers are among the first `nTokens` tokens; Infinity: all. No other sampler may need the logits of such a context.
+ * @param limit no other sampler may need the logits of such a context
  * @returns undefined when ggml's tensors are laid out otherwise than we know
  */
-export function createBatchedArgmax(llama: Llama, nTokens = Infinity): BatchedArgmax | undefined {
-  const byLimit = shared.get(llama) ?? new Map<number, Shared>();
-  shared.set(llama, byLimit);
-  let interfaceOf = byLimit.get(nTokens);
-  if (interfaceOf === undefined) {
-    const ops = bindGraphOps(llama);
-    if (ops === undefined) return undefined;
-    interfaceOf = createInterface(ops, nTokens);
-    byLimit.set(nTokens, interfaceOf);
-  }
-  return { sampler: llama.api.llama_sampler_init(interfaceOf.iface, null), isLimited: interfaceOf.isLimited };
+export function createBatchedArgmax(llama: Llama, limit?: TokenLimit): BatchedArgmax | undefined {
+  const known = limit === undefined ? unlimited.get(llama) : undefined;
+  if (known !== undefined) return known;
+  const ops = bindGraphOps(llama);
+  if (ops === undefined) return undefined;
+  if (limit !== undefined) return createInterface(llama, ops, typeof limit === "number" ? firstRows(ops, limit) : (_, weights) => limit.of(weights));
+  const shared = { ...createInterface(llama, ops), close: () => {} };
+  unlimited.set(llama, shared);
+  return shared;
 }
 
-function createInterface(ops: GraphOps, nTokens: number): Shared {
+function createInterface(llama: Llama, ops: GraphOps, rowsOf?: RowsOf): BatchedArgmax {
   // One graph is built at a time; `backend_reset` comes before each.
   let matrix = 0n;
   let best: Pointer = 0n;
   let nRows = 0n;
-  let nLimited = 0;
-  let nWhole = 0;
+  let problem: string | undefined = rowsOf === undefined ? undefined : "no graph of it has outputs";
   const forget = (): void => {
     matrix = 0n;
   };
   const keep: unknown[] = [];
+  const callbacks: Pointer[] = [];
   const callback = (result: string, args: readonly string[], run: (...args: never[]) => unknown): Pointer => {
     const type = koffi.pointer(koffi.proto(result, [...args]));
     const pointer = koffi.register(run, type);
-    keep.push(run, pointer);
+    keep.push(run);
+    callbacks.push(pointer);
     return pointer;
+  };
+  const shorten = (context: Pointer, source: Pointer, rows: RowsOf): Pointer | undefined => {
+    try {
+      const short = shortenLogits(ops, context, source, rows);
+      problem = short === undefined ? "its LM head is not a plain product that can be shortened" : undefined;
+      return short;
+    } catch (error) {
+      // The callback of a native caller must return.
+      problem = errorMessage(error);
+      return undefined;
+    }
   };
   const start = (context: Pointer, source: Pointer): void => {
     const logits = unpadded(ops, source);
@@ -81,10 +88,7 @@ function createInterface(ops: GraphOps, nTokens: number): Shared {
       best = ops.argmax(context, source);
       return;
     }
-    const short = nTokens === Infinity ? undefined : shortenLogits(ops, context, source, nTokens);
-    if (short === undefined) nWhole++;
-    else nLimited++;
-    best = ops.argmax(context, short ?? logits);
+    best = ops.argmax(context, (rowsOf === undefined ? undefined : shorten(context, source, rowsOf)) ?? logits);
     ops.setOutput(best);
   };
   const apply = (_sampler: Pointer, context: Pointer, _graph: Pointer, data: Pointer): void => {
@@ -114,6 +118,14 @@ function createInterface(ops: GraphOps, nTokens: number): Shared {
   set(6, callback("bool", [P, P, "uint32_t"], () => true));
   set(8, callback("void", [P, P, P, P], apply));
   set(10, callback("void", [P], forget));
+  const iface = koffi.address(table);
   keep.push(table);
-  return { iface: koffi.address(table), keep, isLimited: () => nLimited > 0 && nWhole === 0 };
+  return {
+    create: () => llama.api.llama_sampler_init(iface, null),
+    problem: () => problem,
+    close: () => {
+      for (const pointer of callbacks.splice(0)) koffi.unregister(pointer);
+      keep.length = 0;
+    },
+  };
 }

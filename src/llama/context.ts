@@ -142,7 +142,8 @@ export class LlamaContext implements DecodeContext, Disposable {
     if (sampling === "device-greedy") {
       const token = this.#api.llama_get_sampled_token_ith(this.pointer, row);
       if (token < 0) throw new Error(`greedyToken(${row}): the device chain gave no token`);
-      return token;
+      const { tokens } = this.#parts.chains;
+      return tokens === undefined ? token : (tokens[token] as number);
     }
     if (sampling === "device-top-k") return bestCandidate(this.candidates(row));
     return argmax(this.#logitRows().all, output * this.nVocab, this.nVocab);

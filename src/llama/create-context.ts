@@ -2,6 +2,8 @@
 import { UserError } from "../util/errors.ts";
 import type { ContextLimits, SlotSampling } from "../engine/backend.ts";
 import { LlamaContext } from "./context.ts";
+import type { DraftVocab } from "./draft-vocab.ts";
+import { GatheredRows } from "./gathered-rows.ts";
 import { captureLog, reasonIn } from "./library.ts";
 import type { Model } from "./model.ts";
 import { createChains } from "./sampler.ts";
@@ -41,8 +43,8 @@ export interface ContextOptions {
   /** Off: every decode builds its graph anew. For measuring what reuse is worth. */
   readonly isGraphReused?: boolean;
   readonly isArgmaxBatched?: boolean;
-  /** "device-greedy" chooses among so many first tokens of the vocabulary, and the LM head computes no others' logits; 0: all. */
-  readonly nArgmaxTokens?: number;
+  /** "device-greedy" chooses among so many first tokens of the vocabulary (0: all), or among these, and the LM head computes no others' logits. */
+  readonly argmaxTokens?: number | DraftVocab;
   /** Called by ggml around every node of a graph; slow. See forward-counter.ts. */
   readonly evalCallback?: Pointer;
 }
@@ -53,8 +55,9 @@ export function createContext(model: Model, options: ContextOptions): LlamaConte
   const { api } = model.llama;
   const nSeq = options.samplings.length;
   if (nSeq < 1 || nSeq > MAX_SEQ) throw new UserError(`${nSeq} sequences: libllama allows 1 to ${MAX_SEQ}; lower --parallel`);
-  const nTokens = limitOf(options.nArgmaxTokens ?? 0, model.nVocab);
-  const chains = createChains(model.llama, options.samplings, options.isArgmaxBatched ?? true, nTokens);
+  const { argmaxTokens = 0 } = options;
+  const gathered = typeof argmaxTokens === "number" ? undefined : gatherRows(model, argmaxTokens);
+  const chains = createChains(model.llama, options.samplings, options.isArgmaxBatched ?? true, gathered ?? limitOf(argmaxTokens as number, model.nVocab));
   const isPinned = options.isKvUnified && (options.nPinnedCells ?? 0) > 1;
   const params = contextParams(options, chains.configs, chains.n, isPinned ? 1 : 0);
   let pointer: Pointer | null = null;
@@ -66,7 +69,8 @@ export function createContext(model: Model, options: ContextOptions): LlamaConte
       if (pointer === null) throw new UserError(`libllama cannot make a context of ${options.nCells} cells for ${model.path}: ${reasonIn(second.lines) || "no reason given"}; lower --ctx-size or --parallel if memory is short`);
     }
     if (api.llama_get_memory(pointer) === null) throw new UserError(`${model.path} is a model without memory (an embedding model?); foretoken serves decoder-only language models`);
-    if (nTokens !== Infinity && !chains.isLimited()) throw new UserError(`--spec-draft-vocab: the LM head of ${model.path} is not one that can be shortened in this library; leave the option out`);
+    const problem = chains.problem();
+    if (problem !== undefined) throw new UserError(`--spec-draft-vocab, ${model.path}: ${problem}; leave the option out`);
     const limits: ContextLimits = {
       nSeq,
       nCtxSeq: api.llama_n_ctx_seq(pointer),
@@ -85,10 +89,15 @@ export function createContext(model: Model, options: ContextOptions): LlamaConte
   }
 }
 
+function gatherRows(model: Model, { file, nVocab, tokens }: DraftVocab): GatheredRows {
+  if (nVocab !== model.nVocab) throw new UserError(`--spec-draft-vocab ${file} is for a vocabulary of ${nVocab} tokens, ${model.path} has ${model.nVocab}; write one from a capture of this model`);
+  return new GatheredRows(model.llama, model.path, tokens);
+}
+
 /** Whole blocks of rows: CPU weights are repacked by eight, and kernels work in tiles. */
-function limitOf(nTokens: number, nVocab: number): number {
+function limitOf(nTokens: number, nVocab: number): number | undefined {
   const rounded = Math.ceil(nTokens / 256) * 256;
-  return nTokens > 0 && rounded < nVocab ? rounded : Infinity;
+  return nTokens > 0 && rounded < nVocab ? rounded : undefined;
 }
 
 /** What libllama would abort for. */

@@ -11,8 +11,10 @@ import type { Nullable, Pointer } from "./structs.ts";
 const P = "void *";
 
 /** 64-bit words of a ggml_tensor. The operator is the lower half of word 10. */
-export const words = { ne0: 2, ne1: 3, nb1: 7, op: 10, src0: 19, src1: 20, viewSource: 29, viewOffset: 30 } as const;
+export const words = { type: 0, buffer: 1, ne0: 2, ne1: 3, nb1: 7, op: 10, src0: 19, src1: 20, viewSource: 29, viewOffset: 30 } as const;
 const tensorBytes = 336;
+const nameAt = 256;
+const nameBytes = 64;
 const lowerHalf = 0xffff_ffffn;
 
 export interface GraphOps {
@@ -31,6 +33,7 @@ interface TestOps {
   init(params: { mem_size: number; mem_buffer: null; no_alloc: boolean }): Nullable;
   free(context: Pointer): void;
   new2d(context: Pointer, type: number, ne0: bigint, ne1: bigint): Pointer;
+  setName(tensor: Pointer, name: string): Pointer;
   pad(context: Pointer, a: Pointer, p0: number, p1: number, p2: number, p3: number): Pointer;
 }
 
@@ -39,6 +42,11 @@ const initParams = koffi.struct({ mem_size: "size_t", mem_buffer: P, no_alloc: "
 export const wordsAt = (address: Pointer, bytes: number): BigUint64Array => new BigUint64Array(koffi.view(address, bytes));
 export const tensorAt = (tensor: Pointer): BigUint64Array => wordsAt(tensor, tensorBytes);
 const opOf = (tensor: BigUint64Array): number => Number((tensor[words.op] as bigint) & lowerHalf);
+
+export function nameOf(tensor: Pointer): string {
+  const bytes = Buffer.from(koffi.view(tensor, tensorBytes), nameAt, nameBytes);
+  return bytes.toString("latin1", 0, Math.max(0, bytes.indexOf(0)));
+}
 
 /** GGML_OP_NONE: the node keeps its place and its memory in the graph, and no backend computes it. */
 function setIdle(tensor: BigUint64Array): void {
@@ -60,6 +68,7 @@ export function bindGraphOps(llama: Llama): GraphOps | undefined {
     init: base.func("ggml_init", P, [initParams]) as TestOps["init"],
     free: base.func("ggml_free", "void", [P]) as TestOps["free"],
     new2d: base.func("ggml_new_tensor_2d", P, [P, "int32_t", "int64_t", "int64_t"]) as TestOps["new2d"],
+    setName: base.func("ggml_set_name", P, [P, "str"]) as TestOps["setName"],
     pad: base.func("ggml_pad", P, [P, P, "int", "int", "int", "int"]) as TestOps["pad"],
   };
   const context = test.init({ mem_size: 1 << 20, mem_buffer: null, no_alloc: true });
@@ -68,13 +77,14 @@ export function bindGraphOps(llama: Llama): GraphOps | undefined {
     const weights = test.new2d(context, 0, 7n, 5n);
     const rows = test.new2d(context, 0, 7n, 3n);
     const product = ops.mulMat(context, weights, rows);
+    test.setName(product, "product");
     const padded = test.pad(context, product, 0, 1, 0, 0);
     const view = tensorAt(ops.view1d(context, padded, 5n, 60n));
     const fields = tensorAt(product);
     const isKnown =
       view[words.ne0] === 5n && view[words.viewSource] === padded && view[words.viewOffset] === 60n && //
       fields[words.ne0] === 5n && fields[words.ne1] === 3n && fields[words.nb1] === 20n && //
-      fields[words.src0] === weights && fields[words.src1] === rows && tensorAt(padded)[words.src0] === product && opOf(tensorAt(weights)) === 0;
+      fields[words.src0] === weights && fields[words.src1] === rows && tensorAt(padded)[words.src0] === product && opOf(tensorAt(weights)) === 0 && nameOf(product) === "product";
     return isKnown ? { ...ops, mulMatOp: opOf(fields), padOp: opOf(tensorAt(padded)) } : undefined;
   } finally {
     test.free(context);
@@ -87,18 +97,28 @@ export function unpadded(ops: GraphOps, matrix: Pointer): Pointer {
   return opOf(tensor) === ops.padOp ? (tensor[words.src0] as bigint) : matrix;
 }
 
+/** Rows of the LM head's matrix that make the short one; undefined when they cannot be had. */
+export type RowsOf = (context: Pointer, weights: Pointer) => Pointer | undefined;
+
+/** The first `n` rows: a view, no memory. */
+export function firstRows(ops: GraphOps, n: number): RowsOf {
+  return (context, weights) => {
+    const { [words.ne0]: width, [words.ne1]: nRows, [words.nb1]: rowBytes } = tensorAt(weights);
+    return BigInt(n) < (nRows as bigint) ? ops.view2d(context, weights, width as bigint, BigInt(n), rowBytes as bigint, 0n) : undefined;
+  };
+}
+
 /**
- * Logits of the first `nTokens` tokens, [nTokens, rows], in the place of `matrix`: the whole logits and their padding are no
- * longer computed.
+ * Logits by some rows of the LM head only, [rows of the head, rows], in the place of `matrix`: the whole logits and their
+ * padding are no longer computed.
  * @returns undefined when they are not the plain product of a matrix and hidden rows (an adapter or a scale follows it)
  */
-export function shortenLogits(ops: GraphOps, context: Pointer, matrix: Pointer, nTokens: number): Pointer | undefined {
+export function shortenLogits(ops: GraphOps, context: Pointer, matrix: Pointer, rowsOf: RowsOf): Pointer | undefined {
   const logits = tensorAt(unpadded(ops, matrix));
-  if (opOf(logits) !== ops.mulMatOp || (logits[words.ne0] as bigint) <= BigInt(nTokens)) return undefined;
-  const weights = logits[words.src0] as bigint;
-  const hidden = logits[words.src1] as bigint;
-  const { [words.ne0]: width, [words.nb1]: rowBytes } = tensorAt(weights);
+  if (opOf(logits) !== ops.mulMatOp) return undefined;
+  const short = rowsOf(context, logits[words.src0] as bigint);
+  if (short === undefined) return undefined;
   setIdle(logits);
   setIdle(tensorAt(matrix));
-  return ops.mulMat(context, ops.view2d(context, weights, width as bigint, BigInt(nTokens), rowBytes as bigint, 0n), hidden);
+  return ops.mulMat(context, short, logits[words.src1] as bigint);
 }

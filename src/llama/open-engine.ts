@@ -13,6 +13,7 @@ import type { Barrier } from "../util/barrier.ts";
 import { createBackend, loadModels, type BackendOptions, type LlamaBackend, type SharedModels } from "./backend.ts";
 import { measureCosts } from "./measure-costs.ts";
 import { deviceMemory, isGpu, type Device } from "./devices.ts";
+import { draftVocabOf } from "./draft-vocab.ts";
 import { loadLlama, selectDevices } from "./library.ts";
 import type { Model } from "./model.ts";
 import type { Pointer } from "./structs.ts";
@@ -104,8 +105,8 @@ function backendOptions(options: EngineOptions, hooks: Pick<OpenEngineHooks, "pr
     plainTarget: isSpeculative && options.specGate === "adaptive" && options.specPlainContext,
     targetSampling: slotSampling(options.sampling, hasGpu, "device-top-k"),
     // Only a chain can leave logits out.
-    draftSampling: slotSampling(options.specDraftSampling, hasGpu || options.specDraftVocab > 0, options.specDraftTemp > 0 || options.specDraftPMin > 0 ? "device-top-k" : "device-greedy"),
-    draftVocab: options.specDraftVocab,
+    draftSampling: slotSampling(options.specDraftSampling, hasGpu || options.specDraftVocab !== "0", options.specDraftTemp > 0 || options.specDraftPMin > 0 ? "device-top-k" : "device-greedy"),
+    draftVocab: draftVocabOf(options.specDraftVocab),
     nHostSlots: options.hostSlots ?? (slotSampling(options.sampling, hasGpu, "device-top-k") === "host" ? 0 : 1),
     graphReuse: options.graphReuse,
     batchedArgmax: options.batchedArgmax,

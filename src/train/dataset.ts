@@ -5,7 +5,8 @@ import { UserError } from "../util/errors.ts";
 import { Rng } from "../util/rng.ts";
 import type { Window } from "./batch.ts";
 import type { Half } from "./prompts.ts";
-import { readFully, readManifest, readShardTable, type Manifest, type StoredDocument } from "./shards.ts";
+import { readFully } from "../util/files.ts";
+import { readManifest, readShardTable, type Manifest, type StoredDocument } from "./shards.ts";
 
 /** One document: its tokens and the target's hidden rows (post-final-norm, F16). */
 export interface HiddenRows {

@@ -10,7 +10,7 @@ import * as path from "node:path";
 import * as z from "zod";
 import { readSafetensors, writeSafetensors, type HfTensor } from "../hf/safetensors.ts";
 import { UserError, errorMessage } from "../util/errors.ts";
-import { writeTextAtomic } from "../util/files.ts";
+import { readFully, writeTextAtomic } from "../util/files.ts";
 import type { Half } from "./prompts.ts";
 
 const manifestSchema = z.strictObject({
@@ -161,12 +161,4 @@ function readInts(tensor: HfTensor): Int32Array {
     fs.closeSync(fd);
   }
   return new Int32Array(bytes.buffer);
-}
-
-export function readFully(fd: number, bytes: Uint8Array, position: number): void {
-  for (let done = 0; done < bytes.length; ) {
-    const n = fs.readSync(fd, bytes, done, bytes.length - done, position + done);
-    if (n === 0) throw new UserError("a shard became shorter while it was read; was it changed?");
-    done += n;
-  }
 }

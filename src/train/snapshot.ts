@@ -4,7 +4,7 @@ import * as path from "node:path";
 import * as z from "zod";
 import { readSafetensors, writeSafetensors, type HfTensor } from "../hf/safetensors.ts";
 import { UserError } from "../util/errors.ts";
-import { readFully } from "./shards.ts";
+import { readFully } from "../util/files.ts";
 
 const stateSchema = z.strictObject({
   format: z.literal("foretoken-snapshot-1"),

@@ -5,7 +5,7 @@ import { decodeFloats, isFloatType } from "../hf/elements.ts";
 import { ggmlType, type GgmlDevice } from "../llama/ggml.ts";
 import { UserError } from "../util/errors.ts";
 import { allocateGraph } from "./allocate.ts";
-import { readFully } from "./shards.ts";
+import { readFully } from "../util/files.ts";
 
 const mostRowsAtOnce = 8192;
 

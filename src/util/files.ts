@@ -10,6 +10,15 @@ export function temporaryName(file: string): string {
   return path.join(path.dirname(file), `.${path.basename(file)}.${process.pid}-${randomBytes(4).toString("hex")}.tmp`);
 }
 
+/** Fills `bytes` from `position` on. @throws {UserError} where the file ends before. */
+export function readFully(fd: number, bytes: Uint8Array, position: number): void {
+  for (let done = 0; done < bytes.length; ) {
+    const n = fs.readSync(fd, bytes, done, bytes.length - done, position + done);
+    if (n === 0) throw new UserError("a file became shorter while it was read; was it changed?");
+    done += n;
+  }
+}
+
 /** Runs `write` on a temporary path, then makes its file durable and gives it its final name. On error nothing is left. */
 export async function writeAtomic<T>(file: string, write: (temporary: string) => Promise<T> | T): Promise<T> {
   fs.mkdirSync(path.dirname(path.resolve(file)), { recursive: true });

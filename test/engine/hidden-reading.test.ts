@@ -41,7 +41,7 @@ test("on a GPU a head that promises little gets rows before a probe, where the p
 
 test.for([true, false])("an engine whose drafts cannot pay reads no hidden rows, with a second target context or without (%s)", (hasPlain) => {
   const h = harness({ nMax: 2, gate: "adaptive" }, { hasPlain });
-  const isRead: boolean[] = [];
+  const isRead: (boolean | undefined)[] = [];
   for (const context of [h.backend.target, h.backend.plainTarget]) if (context !== undefined) context.setHiddenOutput = (on) => void isRead.push(on);
   const row = [1, 3, 5];
   h.engine.gate.useTable(new CostTable({ nSeqs: [1, 4], stepMs: [row, row], changeMs: 0, moveMs: 0, prefillBaseMs: 0, prefillRowMs: 1 }));

@@ -104,12 +104,31 @@ describe("drafts from the first tokens of the vocabulary", () => {
     }
   });
 
+  test("of a list are what the whole head puts first among them", async () => {
+    const modelPath = await tinyWithHead();
+    const tokens = Int32Array.from({ length: 700 }, (_, i) => (i * 1237 + 11) % 4096);
+    const options = { modelPath, useHead: true, nSlots: 3, ctxSize: 1024, threads: 1, nMax: 2, device: "cpu" } as const;
+    using limited = createBackend({ ...options, draftSampling: "device-greedy", draftVocab: { file: "list", nVocab: 4096, tokens } });
+    using whole = createBackend(options);
+    for (const [i, seqs] of [[0, 1, 2], [0, 2], [1]].entries()) {
+      const last = draft(limited, seqs, 2, 2 * i);
+      draft(whole, seqs, 2, 2 * i);
+      for (const row of last) {
+        const logits = whole.heads[0]?.logits(row) as Float32Array;
+        const best = tokens.reduce((a, b) => ((logits[b] as number) > (logits[a] as number) ? b : a));
+        expect(limited.heads[0]?.greedyToken(row)).toBe(best);
+      }
+    }
+    expect(() => createBackend({ ...options, draftSampling: "device-greedy", draftVocab: { file: "other.json", nVocab: 5000, tokens } })).toThrow("other.json is for a vocabulary of 5000");
+  });
+
   test("need the one argmax for all rows: without it the context is refused", async () => {
     const modelPath = await tinyWithHead();
     const options = { modelPath, useHead: true, nSlots: 1, ctxSize: 256, threads: 1, nMax: 1, draftVocab: nTokens, device: "cpu" } as const;
     expect(() => createBackend({ ...options, draftSampling: "device-greedy", batchedArgmax: false })).toThrow(UserError);
-    const parsed = (extra: object): (() => void) => () => checkEngineOptions(engineOptions.parse({ model: "m.gguf", specType: "draft-mtp", specDraftVocab: nTokens, ...extra }));
+    const parsed = (extra: object): (() => void) => () => checkEngineOptions(engineOptions.parse({ model: "m.gguf", specType: "draft-mtp", specDraftVocab: String(nTokens), ...extra }));
     expect(parsed({})).not.toThrow();
+    expect(parsed({ specType: "none" })).toThrow("nothing is drafted");
     for (const extra of [{ specDraftPMin: 0.5 }, { specDraftTemp: 1 }, { specDraftSampling: "host" }, { specDraftSampling: "device" }, { batchedArgmax: false }]) expect(parsed(extra)).toThrow("--spec-draft-vocab");
   });
 });
