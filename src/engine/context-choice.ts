@@ -1,5 +1,5 @@
 /** Before each step: which of the target's two contexts decodes, and whether its hidden rows are read. */
-import { minPromise, type Gate } from "./gate.ts";
+import type { Gate } from "./gate.ts";
 import type { HiddenReading } from "./hidden-reading.ts";
 import { Lately } from "./lately.ts";
 import type { Slots } from "./slots.ts";
@@ -51,12 +51,12 @@ export class ContextChoice {
     const { isPlain } = tier;
     // Requests that end together make the next change free: what the other context would have saved is then no reason to copy now.
     const isWave = slots.endSpread.lateness > waveLateness;
-    tier.choose(gate.plainGain(nSeqs), isWave ? 0 : this.#decodeMs, running, (isWave ? 1 : aheadShare) * this.#aheadMs(nSeqs));
+    tier.choose(gate.plainGain(nSeqs), isWave ? 0 : this.#decodeMs, running, (isWave ? 1 : aheadShare) * this.#aheadMs(nSeqs), gate.changePromise);
     // A ghost is not worth a move to the other context.
     if (tier.isPlain !== isPlain) slots.dropGhosts();
     this.#decodeMs = 0;
     gate.zeroFactor = tier.zeroFactor;
-    gate.entryPromise = tier.isPlain ? minPromise : 0;
+    gate.entryPromise = tier.isPlain ? gate.changePromise : 0;
   }
 
   /** Decode time that the running requests' limits allow, where it is limits that end requests. */

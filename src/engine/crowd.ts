@@ -7,6 +7,7 @@
  * A step that drafts is cheap beside groups that do not, at their expense: a group that compares such steps with its own
  * undrafted ones drafts, whoever follows finds the same, and together they are slower than before. So only steps in which
  * all groups do the same tell what a draft length costs, and nobody drafts alone near a tie, where that would never be learned.
+ * Whoever rests beside others that draft joins them by any gain: what it would be careful about is done already.
  */
 
 /** What the groups know of each other. */
@@ -39,6 +40,8 @@ export class Crowd {
   isCrowded = false;
   /** Others work, and drafted nothing when they last did. */
   othersRest = false;
+  /** Others work, and one drafted when it last did. */
+  othersDraft = false;
 
   constructor(view: CrowdView | undefined, clock: () => number) {
     this.#view = view;
@@ -59,6 +62,7 @@ export class Crowd {
     }
     this.isCrowded = now - this.#lastMs < memoryMs;
     this.othersRest = this.isCrowded && this.#lastMost === 1;
+    this.othersDraft = this.isCrowded && this.#lastMost > 1;
     this.#fits = this.isCrowded === isNow;
   }
 

@@ -137,6 +137,7 @@ export class Engine implements EngineLoop {
     this.#crowd.look(this.slots.running.length > 0);
     this.gate.isCrowded = this.#crowd.isCrowded;
     this.gate.companyPromise = this.#crowd.othersRest ? minPromise : 0;
+    this.gate.changePromise = this.#crowd.othersDraft ? 0 : minPromise;
     if (this.#drafter !== undefined) this.#contextChoice.choose();
     if (this.#config.holdShape && isBatched) this.shape.holdGhosts(this.slots, this.#clock(), this.info.nMax);
     if (leavesLast) this.shape.leaveLast(this.slots);

@@ -29,7 +29,7 @@ export interface GateOptions {
 const maxPrice = 0.03;
 
 /**
- * Drafting must promise this much more than plain decoding to be worth a change of context, or hidden rows between probes.
+ * Drafting must promise this much more than plain decoding before much is changed for it.
  * What steps and known losses promise was up to 5% more than came of it end to end (docs/log.md), and near a tie a gate that
  * goes to and fro loses more than either length.
  */
@@ -56,6 +56,7 @@ export class Gate {
   companyPromise = 0;
   /** Tells which requests would end together without drafts. */
   endSpread: () => EndSpread = () => noSpread;
+  #changePromise = minPromise;
   #excess = new Excess();
   #table: CostTable | undefined;
   /** Costs while this engine works alone on the device, and while other groups work too. */
@@ -109,6 +110,16 @@ export class Gate {
     this.#table = table;
   }
 
+  /** What drafting must promise over plain decoding to be worth a change of context, or hidden rows between probes. */
+  get changePromise(): number {
+    return this.#changePromise;
+  }
+
+  set changePromise(promise: number) {
+    if (promise < this.#changePromise) this.#restLeft = 0;
+    this.#changePromise = promise;
+  }
+
   get table(): CostTable | undefined {
     return this.#table;
   }
@@ -149,7 +160,7 @@ export class Gate {
     if (this.#options.mode === "fixed" || this.#table === undefined || this.#forced !== undefined || this.#current > 0) return false;
     let best = 0;
     for (let k = this.#least; k <= this.#options.nMax; k++) best = Math.max(best, this.rate(nSeqs, k));
-    return best < (1 + minPromise) * this.rate(nSeqs, 0);
+    return best < (1 + this.changePromise) * this.rate(nSeqs, 0);
   }
 
   /** Steps at length 0 until the next probe of `nSeqs` sequences; 0 while drafting or probing. */

@@ -70,13 +70,14 @@ export class Tier {
   /**
    * Before a step. `plainGain`: by what share the plain context would be faster for what runs now; negative when drafting is.
    * `slots` are those of running requests; all move together, or none. `aheadMs`: decode time that is expected of them still.
+   * `promise`: what drafting must win by to be gone over to, and may fall short of to be stayed with.
    */
-  choose(plainGain: number, lastStepMs: number, slots: readonly number[], aheadMs = 0): void {
+  choose(plainGain: number, lastStepMs: number, slots: readonly number[], aheadMs = 0, promise = minPromise): void {
     const pair = this.#pair;
     if (pair === undefined || plainGain === 0) return;
-    const gain = pair.isPlain ? -plainGain - minPromise : plainGain;
+    const gain = pair.isPlain ? -plainGain - promise : plainGain;
     this.#regretMs = Math.max(0, this.#regretMs + gain * lastStepMs);
-    if (gain < (pair.isPlain ? 0 : -minPromise)) return;
+    if (gain < (pair.isPlain ? 0 : -promise)) return;
     let nHeld = 0;
     for (const slot of slots) if (pair.lastPosition(slot) >= 0) nHeld++;
     if (gain < 0 && nHeld > 0) return;
