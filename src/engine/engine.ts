@@ -217,7 +217,8 @@ export class Engine implements EngineLoop {
     // A probe changes nothing for the target: what it would have accepted shows anyway.
     const isCompared = chosen > 0 && (this.tier.isPlain || this.gate.isProbing);
     const wanted = isCompared ? 0 : chosen;
-    this.meter.begin("decode", seqs, wanted + 1, wanted, this.#drafter === undefined ? "no head" : this.gate.reason);
+    const isCostWanted = this.#drafter !== undefined && this.gate.wantsCost(seqs.length);
+    this.meter.begin("decode", seqs, wanted + 1, wanted, this.#drafter === undefined ? "no head" : this.gate.reason, isCostWanted);
     const promisesLittle = this.#hasHead && (isCompared || this.#verifier.keepsHidden) && this.gate.promisesLittle(seqs.length);
     const isShadowed = isCompared && (this.#verifier.keepsHidden || !this.#hasHead) && this.#shadow.isDue(this.gate.isProbing);
     let nDraft = 0;
@@ -242,7 +243,7 @@ export class Engine implements EngineLoop {
     if (nDraft === 0 && this.#verifier.keepsHidden && !promisesLittle) this.#drafter?.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
     this.#contextChoice.noteDecode(this.meter.costMs);
     // Drafts that were only compared, or given up, are not part of what a step of this length costs.
-    const counts = this.#crowd.isCertain && !isShadowed && !(wanted > 0 && nDraft === 0);
+    const counts = isCostWanted && this.#crowd.isCertain && !isShadowed && !(wanted > 0 && nDraft === 0);
     // A step without drafts in the rolling context is not what one costs in the plain context.
     const isRollingZero = nDraft === 0 && this.tier.hasPlain && !this.tier.isPlain;
     const { costMs, isSteady } = this.meter;

@@ -174,6 +174,12 @@ export class Gate {
     return this.#probeLength(nSeqs) > 0;
   }
 
+  /** Whether this step's cost would teach anything, after `choose`: of a length that stands one step in eight tells enough. */
+  wantsCost(nSeqs: number): boolean {
+    if (this.#options.mode === "fixed") return false;
+    return !(this.isResting(nSeqs) && this.#probing.stepsAtZero % restSteps > 0);
+  }
+
   /**
    * Draft length of the next step. Hot: allocates nothing but a probe's record.
    * @param nSeqs sequences that decode, at least 1
@@ -236,8 +242,7 @@ export class Gate {
     this.#probing.endStep(nDraft);
     if (measuredMs === undefined || this.#table === undefined) return;
     this.#excess.note(nDraft > 0, measuredMs / this.#table.stepMs(nSeqs, nDraft));
-    // One step in eight tells enough of a length that stands: beside a small model on a CPU all of this shows.
-    if (isSteady && !(this.#probing.stepsAtZero % restSteps > 0 && this.isResting(nSeqs))) this.#table.refine(nSeqs, nDraft, measuredMs);
+    if (isSteady) this.#table.refine(nSeqs, nDraft, measuredMs);
   }
 
   /** Expected tokens per millisecond of the batch at length k, less what is lost by ends that drift apart and by steps that are not steady. */

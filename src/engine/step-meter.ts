@@ -40,13 +40,17 @@ export class StepMeter {
   nDraft = 0;
   /** Time of the last step. */
   totalMs = 0;
-  /** The same on the cost clock. */
+  /** The same on the cost clock; on the other where the cost was not asked for. */
   costMs = 0;
   /**
-   * True when the step repeated the shape of the two before and the target's graph was reused: its time says what such a
-   * step costs. The second of a shape does not, a GPU captures its graph then.
+   * True when the step's cost was asked for, it repeated the shape of the two before and the target's graph was reused: its
+   * time says what such a step costs. The second of a shape does not, a GPU captures its graph then.
    */
   isSteady = false;
+  /** Asked for: the processor's time and libllama's counters take some microseconds to read, and most steps at rest need neither. */
+  #isCostWanted = true;
+  /** `#nReused` is the count at the step's start. */
+  #isCountKnown = false;
   #nAlike = 0;
   #nReused = 0;
   #hasReuse = false;
@@ -58,9 +62,13 @@ export class StepMeter {
     this.#originMs = options.clock();
   }
 
-  begin(kind: "prefill" | "decode", seqs: readonly Sequence[], width: number, nDraft: number, why: string): void {
+  begin(kind: "prefill" | "decode", seqs: readonly Sequence[], width: number, nDraft: number, why: string, isCostWanted = true): void {
     this.#startMs = this.#o.clock();
-    this.#startCostMs = this.#o.costClock();
+    this.#isCostWanted = isCostWanted;
+    if (isCostWanted) {
+      this.#startCostMs = this.#o.costClock();
+      if (!this.#isCountKnown) this.#nReused = this.#o.backend.target.counters().nReusedGraphs;
+    }
     this.#kind = kind;
     this.#nSeqs = seqs.length;
     this.#nGhosts = 0;
@@ -84,15 +92,24 @@ export class StepMeter {
 
   end(): void {
     this.totalMs = this.#o.clock() - this.#startMs;
+    this.#nAlike = this.#isLikeLast() ? this.#nAlike + 1 : 0;
+    if (this.#isCostWanted) this.#noteCost();
+    else {
+      this.costMs = this.totalMs;
+      this.isSteady = false;
+    }
+    this.#isCountKnown = this.#isCostWanted;
+    this.#step++;
+    if (this.#o.trace !== undefined) this.#record(this.#o.trace);
+  }
+
+  #noteCost(): void {
     this.costMs = this.#o.costClock() - this.#startCostMs;
     const { nReusedGraphs } = this.#o.backend.target.counters();
     const isReused = nReusedGraphs > this.#nReused;
     this.#nReused = nReusedGraphs;
     this.#hasReuse ||= isReused;
-    this.#nAlike = this.#isLikeLast() ? this.#nAlike + 1 : 0;
     this.isSteady = this.#nAlike >= 2 && (isReused || !this.#hasReuse);
-    this.#step++;
-    if (this.#o.trace !== undefined) this.#record(this.#o.trace);
   }
 
   /** Compares the shape of this step with the last one's, and keeps it. */

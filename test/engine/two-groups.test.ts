@@ -85,8 +85,8 @@ test.for([0, 1])("a group that rests beside one that drafts joins it, though its
     [27.5, 28.5, 29.5],
     [33.7, 34.7, 35.5],
   ];
-  // It promises 6% by what was calibrated; learned it is 12%.
-  const { lateSteps } = runTwo(40, [14.4, 28.5, 37.5], { times: cheap, resting });
+  // It promises 7% by what was calibrated; learned it is 12%.
+  const { lateSteps } = runTwo(40, [14.4, 28.5, 37.0], { times: cheap, resting });
   for (const [plain = 0, , two = 0] of lateSteps) expect(plain).toBeLessThan(0.2 * two);
 });
 

@@ -1,4 +1,4 @@
-/** When the target's hidden rows are read while nothing is drafted. */
+/** What a step spares at rest: the target's hidden rows, the cost clock, counters. */
 import { expect, test } from "vitest";
 import { CostTable } from "../../src/engine/cost-table.ts";
 import type { Gate } from "../../src/engine/gate.ts";
@@ -49,4 +49,26 @@ test.for([true, false])("an engine whose drafts cannot pay reads no hidden rows,
   h.runAll();
   expect(isRead.at(-1)).toBe(false);
   expect(h.engine.totals.stepsAtK.slice(1)).toEqual([0, 0]);
+});
+
+test.for([
+  ["none", 0, 0],
+  ["adaptive", 2, 0.3],
+] as const)("a step that teaches nothing reads neither the cost clock nor libllama's counters (%s)", ([, nMax, share]) => {
+  let nClock = 0;
+  let nCounters = 0;
+  const h = harness({ nMax, gate: "adaptive" }, { hasPlain: nMax > 0, nCtxSeq: 4096 }, { costClock: () => (nClock++, 0) });
+  for (const context of [h.backend.target, h.backend.plainTarget]) {
+    if (context === undefined) continue;
+    const counters = context.counters.bind(context);
+    context.counters = () => (nCounters++, counters());
+  }
+  const row = [1, 3, 5].slice(0, nMax + 1);
+  if (nMax > 0) h.engine.gate.useTable(new CostTable({ nSeqs: [1, 4], stepMs: [row, row], changeMs: 0, moveMs: 0, prefillBaseMs: 0, prefillRowMs: 1 }));
+  h.engine.submit(request(0, [1, 2, 3], { maxTokens: 400, ignoreEos: true }));
+  for (let i = 0; i < 60; i++) h.engine.step();
+  nClock = nCounters = 0;
+  for (let i = 0; i < 300; i++) h.engine.step();
+  expect(nClock).toBeLessThanOrEqual(2 * share * 300);
+  expect(nCounters).toBeLessThanOrEqual(2 * share * 300);
 });
