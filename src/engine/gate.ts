@@ -41,6 +41,8 @@ export const minPromise = 0.05;
  */
 const restSteps = 8;
 const maxRestSteps = 64;
+/** Of a length that stands the cost of one step in so many tells enough. */
+const costSteps = 16;
 
 export type GateReason = "fixed" | "best" | "hold" | "probe" | "cannot-pay" | "idle-at-zero" | "capped";
 
@@ -70,6 +72,8 @@ export class Gate {
   #forced: number | undefined;
   /** Steps for which length 0 stands without another look, while as many sequences decode. */
   #restLeft = 0;
+  /** Steps at rest that acceptance has not counted yet. */
+  #nRested = 0;
   /** How long the last rest was. */
   #restLength = restSteps;
 
@@ -174,10 +178,10 @@ export class Gate {
     return this.#probeLength(nSeqs) > 0;
   }
 
-  /** Whether this step's cost would teach anything, after `choose`: of a length that stands one step in eight tells enough. */
+  /** Whether this step's cost would teach anything; after `choose`. */
   wantsCost(nSeqs: number): boolean {
     if (this.#options.mode === "fixed") return false;
-    return !(this.isResting(nSeqs) && this.#probing.stepsAtZero % restSteps > 0);
+    return !(this.isResting(nSeqs) && this.#probing.stepsAtZero % costSteps > 0);
   }
 
   /**
@@ -196,6 +200,7 @@ export class Gate {
       this.#restLeft--;
       return 0;
     }
+    this.#countRest();
     const probed = this.#probing.length;
     if (probed !== undefined && this.#probeGoesOn(nSeqs, probed)) return this.#within(probed, cap);
     this.#restLeft = 0;
@@ -228,6 +233,7 @@ export class Gate {
   /** One sequence's verify. */
   note(nDraft: number, nAccepted: number): void {
     if (nDraft === 0) return;
+    this.#countRest();
     this.acceptance.note(nDraft, nAccepted);
     if (this.#probing.note(nAccepted)) this.acceptance.weakenTo(4);
   }
@@ -238,11 +244,20 @@ export class Gate {
    * @param isSteady its shape was that of the steps before it, so that its time refines the table
    */
   endStep(nSeqs: number, nDraft: number, measuredMs: number | undefined, isSteady = true): void {
-    this.acceptance.endStep(nDraft);
     this.#probing.endStep(nDraft);
+    if (measuredMs === undefined && this.isResting(nSeqs)) {
+      this.#nRested++;
+      return;
+    }
+    this.acceptance.endStep(nDraft);
     if (measuredMs === undefined || this.#table === undefined) return;
     this.#excess.note(nDraft > 0, measuredMs / this.#table.stepMs(nSeqs, nDraft));
     if (isSteady) this.#table.refine(nSeqs, nDraft, measuredMs);
+  }
+
+  /** Acceptance ages by the steps of a rest when it is next asked for. */
+  #countRest(): void {
+    for (; this.#nRested > 0; this.#nRested--) this.acceptance.endStep(0);
   }
 
   /** Expected tokens per millisecond of the batch at length k, less what is lost by ends that drift apart and by steps that are not steady. */
