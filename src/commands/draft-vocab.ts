@@ -26,10 +26,11 @@ export const command = defineCommand({
     refuseOverwrite(o.output, o.force);
     const dataset = openDataset(o.capture);
     const { nVocab } = dataset.manifest;
-    const counts = countWritten(dataset.training, nVocab);
-    const heldOut = countWritten(dataset.heldOut, nVocab);
     dataset.close();
     if (o.tokens >= nVocab) throw usageError(`--tokens ${o.tokens}: the vocabulary has ${nVocab}; take fewer`);
+    // Tokens are in memory; hidden rows would be read from disk.
+    const counts = countWritten(dataset.training, nVocab);
+    const heldOut = countWritten(dataset.heldOut, nVocab);
     const nCounted = counts.reduce((sum, count) => sum + count, 0);
     if (nCounted === 0) throw usageError(`${o.capture} holds no text that the model wrote; capture with a longer --max-new`);
     const tokens = mostFrequent(counts, o.tokens);

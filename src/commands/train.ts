@@ -28,6 +28,7 @@ const modeFields = {
   evaluate: z.array(z.string()).default([]).meta({ description: "judge heads instead of training: a GGUF file, several joined by commas for one head a position, or a folder with heads", placeholder: "HEAD" }),
   prompts: heldOutPrompts,
   nMax: z.int().min(1).max(16).default(3).meta({ aliases: ["spec-draft-n-max"], description: "draft length for --evaluate", placeholder: "N" }),
+  specDraftVocab: z.string().default("0").meta({ description: "tokens that drafts are chosen among for --evaluate, as serve takes them", placeholder: "FILE|N" }),
   maxTokens: z.int().min(1).default(120).meta({ description: "tokens of an answer for --evaluate", placeholder: "N" }),
   temperature: z.number().min(0).default(0).meta({ aliases: ["temp"], description: "for --evaluate", placeholder: "T" }),
   parallel: z.int().min(1).max(256).default(8).meta({ aliases: ["np"], description: "sequences at once for --evaluate", placeholder: "N" }),
@@ -50,11 +51,11 @@ export const command = defineCommand({
     "  foretoken train --self-test --device CUDA0 --shape FILE",
   options: z.strictObject({ ...trainSettings.partial().shape, ...modeFields }),
   async run(o, io) {
-    const { recipe, resume, evaluate, prompts, nMax, maxTokens, temperature, parallel, selfTest, shape, force, export: exported, checkpoint, dtype, ...flags } = o;
+    const { recipe, resume, evaluate, prompts, nMax, specDraftVocab, maxTokens, temperature, parallel, selfTest, shape, force, export: exported, checkpoint, dtype, ...flags } = o;
     const given = { ...(recipe === undefined ? {} : readRecipe(recipe)), ...Object.fromEntries(Object.entries(flags).filter(([, v]) => v !== undefined)) };
     if (exported !== undefined) return await exportHead(io, { head: exported, checkpoint, dtype, force, output: given["output"], llamaDir: given["llamaDir"] });
     if (selfTest) return report(io, await test(given, shape, io.signal));
-    if (evaluate.length > 0) return await judge({ ...given, evaluate, prompts, nMax, maxTokens, temperature, parallel }, io);
+    if (evaluate.length > 0) return await judge({ ...given, evaluate, prompts, nMax, draftVocab: specDraftVocab, maxTokens, temperature, parallel }, io);
     const settings = checkOptions(trainSettings, given);
     const options = trainOptionsOf(settings, readTarget(settings.model).head.nVocab, resume);
     prepareOutput(options.output, resume, force);
@@ -133,6 +134,7 @@ interface JudgeSettings {
   readonly evaluate: readonly string[];
   readonly prompts: string;
   readonly nMax: number;
+  readonly draftVocab: string;
   readonly maxTokens: number;
   readonly temperature: number;
   readonly parallel: number;
@@ -155,6 +157,7 @@ async function judge(s: JudgeSettings, io: Io): Promise<void> {
         headPaths,
         prompts,
         nMax: s.nMax,
+        draftVocab: s.draftVocab,
         maxTokens: s.maxTokens,
         temperature: s.temperature,
         seed: typeof s.seed === "number" ? s.seed : 1,

@@ -95,6 +95,8 @@ export function checkEngineOptions(options: EngineOptions): void {
     throw usageError("--spec-draft-vocab is given but --spec-type is none, so nothing is drafted; add --spec-type draft-mtp");
   if (options.specDraftDevice !== undefined && specDraftModel.length === 0)
     throw usageError("--spec-draft-device needs a head in a file of its own; add --spec-draft-model");
+  if (options.specOracle !== undefined && options.specDraftVocab !== "0")
+    throw usageError("--spec-draft-vocab shortens a head's LM head, and --spec-oracle drafts without one; leave one of them out");
   const isGreedyDraft = options.specDraftPMin === 0 && options.specDraftTemp === 0 && ["auto", "device-greedy"].includes(options.specDraftSampling) && options.batchedArgmax;
   if (options.specDraftVocab !== "0" && !isGreedyDraft)
     throw usageError("--spec-draft-vocab needs greedy drafts on the device: leave out --spec-draft-p-min, --spec-draft-temp, --no-batched-argmax and --spec-draft-sampling host or device");

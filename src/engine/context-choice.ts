@@ -56,6 +56,7 @@ export class ContextChoice {
     const isBetweenRequests = running.length === prefilling.length && prefilling.every((s) => s.nPast === 0);
     const isRead = hiddenReading.next(gate, nSeqs, isBetweenRequests);
     if (isRead !== undefined) readHidden(isRead);
+    if (!tier.hasPlain) return;
     gate.rollingRatio = tier.rollingRatio;
     const { isPlain } = tier;
     // Requests that end together make the next change free: what the other context would have saved is then no reason to copy now.

@@ -54,6 +54,7 @@ export class Engine implements EngineLoop {
   readonly #clock: () => number;
   readonly #memory: NonNullable<EngineDependencies["memory"]>;
   readonly #hasHead: boolean;
+  readonly #choosesContext: boolean;
   readonly #rng: Rng;
   readonly #crowd: Crowd;
   readonly #contextChoice: ContextChoice;
@@ -82,6 +83,8 @@ export class Engine implements EngineLoop {
     const nCtxSeq = Math.min(limits.nCtxSeq, Math.floor(limits.nCells / limits.nSeq));
     this.totals = new EngineTotals(nMax);
     this.gate = new Gate({ mode: config.gate, nMax, nMin: config.nMin });
+    this.gate.samplesCost = !backend.description.isAsynchronous;
+    this.#choosesContext = this.#drafter !== undefined && config.gate === "adaptive";
     this.slots = new Slots({
       backend: this.#backend,
       config,
@@ -138,7 +141,7 @@ export class Engine implements EngineLoop {
     this.gate.isCrowded = this.#crowd.isCrowded;
     this.gate.companyPromise = this.#crowd.othersRest ? minPromise : 0;
     this.gate.changePromise = this.#crowd.othersDraft ? 0 : minPromise;
-    if (this.#drafter !== undefined) this.#contextChoice.choose();
+    if (this.#choosesContext) this.#contextChoice.choose();
     if (this.#config.holdShape && isBatched) this.shape.holdGhosts(this.slots, this.#clock(), this.info.nMax);
     if (leavesLast) this.shape.leaveLast(this.slots);
     const { nBehindGhosts } = this.slots;
@@ -241,13 +244,14 @@ export class Engine implements EngineLoop {
     this.meter.end();
     this.shape.noteStep(seqs.length, this.slots.inPhase("ghost"), this.meter.totalMs);
     if (nDraft === 0 && this.#verifier.keepsHidden && !promisesLittle) this.#drafter?.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
-    this.#contextChoice.noteDecode(this.meter.costMs);
+    const { table } = this.gate;
+    this.#contextChoice.noteDecode(isCostWanted || table === undefined ? this.meter.costMs : table.stepMs(seqs.length, nDraft));
     // Drafts that were only compared, or given up, are not part of what a step of this length costs.
     const counts = isCostWanted && this.#crowd.isCertain && !isShadowed && !(wanted > 0 && nDraft === 0);
     // A step without drafts in the rolling context is not what one costs in the plain context.
     const isRollingZero = nDraft === 0 && this.tier.hasPlain && !this.tier.isPlain;
     const { costMs, isSteady } = this.meter;
-    if (counts && isSteady && isRollingZero && this.gate.table !== undefined) this.tier.noteRolling(costMs / this.gate.table.stepMs(seqs.length, 0));
+    if (counts && isSteady && isRollingZero && table !== undefined) this.tier.noteRolling(costMs / table.stepMs(seqs.length, 0));
     this.gate.endStep(seqs.length, nDraft, counts && !isRollingZero ? costMs : undefined, isSteady);
     this.planner.noteDecode(this.meter.totalMs, nDraft);
     this.totals.noteDecode(seqs.length, nDraft, this.meter.totalMs);

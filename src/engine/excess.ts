@@ -15,12 +15,12 @@ export class Excess {
   /** Mean ratios of steps without drafts, and with. */
   readonly #ratios: [number, number] = [1, 1];
 
-  /** A step took `ratio` times what the table says. Hot. */
-  note(isDrafting: boolean, ratio: number): void {
+  /** A step took `ratio` times what the table says; `nSteps` were taken since the last one that is known. Hot. */
+  note(isDrafting: boolean, ratio: number, nSteps = 1): void {
     const ratios = this.#ratios;
     const [own, other] = isDrafting ? ([1, 0] as const) : ([0, 1] as const);
     ratios[own] += learningRate * (Math.min(most, Math.max(least, ratio)) - ratios[own]);
-    ratios[other] += forgetRate * (ratios[own] - ratios[other]);
+    ratios[other] += Math.min(1, forgetRate * nSteps) * (ratios[own] - ratios[other]);
   }
 
   /** Of drafting steps, over those without drafts. */

@@ -41,8 +41,9 @@ export const minPromise = 0.05;
  */
 const restSteps = 8;
 const maxRestSteps = 64;
-/** Of a length that stands the cost of one step in so many tells enough. */
+/** Of a length that stands the cost of one step in so many tells enough; steps after a break are dearer and all counted. */
 const costSteps = 16;
+const stepsAfterBreak = 3;
 
 export type GateReason = "fixed" | "best" | "hold" | "probe" | "cannot-pay" | "idle-at-zero" | "capped";
 
@@ -56,6 +57,8 @@ export class Gate {
   entryPromise = 0;
   /** The same while other groups work and draft nothing. */
   companyPromise = 0;
+  /** At rest most costs are not asked for: where reading one takes a share of a step that counts. */
+  samplesCost = false;
   /** Tells which requests would end together without drafts. */
   endSpread: () => EndSpread = () => noSpread;
   #changePromise = minPromise;
@@ -72,6 +75,9 @@ export class Gate {
   #forced: number | undefined;
   /** Steps for which length 0 stands without another look, while as many sequences decode. */
   #restLeft = 0;
+  /** Steps since the last break, and since the last one whose cost is known. */
+  #sinceBreak = 0;
+  #sinceCost = 0;
   /** Steps at rest that acceptance has not counted yet. */
   #nRested = 0;
   /** How long the last rest was. */
@@ -98,6 +104,7 @@ export class Gate {
     this.acceptance = new AcceptanceEstimate(this.#options.nMax);
     this.#current = this.#options.nMax;
     this.#excess = new Excess();
+    this.#nRested = 0;
     this.#probing.cancel();
     this.#restLeft = 0;
   }
@@ -150,6 +157,7 @@ export class Gate {
   plainGain(nSeqs: number): number {
     if (this.#forced !== undefined) return this.#forced === 0 ? 1 : -1;
     if (this.#options.mode === "fixed" || this.#table === undefined) return -1;
+    this.#countRest();
     let other = 0;
     for (let k = this.#least; k <= this.#options.nMax; k++) other = Math.max(other, this.rate(nSeqs, k));
     const plain = nSeqs / this.#table.stepMs(nSeqs, 0);
@@ -162,6 +170,7 @@ export class Gate {
   /** Whether drafting promises too little for `nSeqs` sequences to be prepared for: a probe needs no more than a hint of acceptance. */
   promisesLittle(nSeqs: number): boolean {
     if (this.#options.mode === "fixed" || this.#table === undefined || this.#forced !== undefined || this.#current > 0) return false;
+    this.#countRest();
     let best = 0;
     for (let k = this.#least; k <= this.#options.nMax; k++) best = Math.max(best, this.rate(nSeqs, k));
     return best < (1 + this.changePromise) * this.rate(nSeqs, 0);
@@ -178,10 +187,11 @@ export class Gate {
     return this.#probeLength(nSeqs) > 0;
   }
 
-  /** Whether this step's cost would teach anything; after `choose`. */
+  /** Whether this step's cost is worth the microseconds that reading it takes; after `choose`. */
   wantsCost(nSeqs: number): boolean {
     if (this.#options.mode === "fixed") return false;
-    return !(this.isResting(nSeqs) && this.#probing.stepsAtZero % costSteps > 0);
+    if (!this.samplesCost || this.#sinceBreak < stepsAfterBreak || this.zeroFactor !== 1 || !this.isResting(nSeqs)) return true;
+    return this.#sinceBreak % costSteps === 0;
   }
 
   /**
@@ -226,6 +236,7 @@ export class Gate {
 
   /** The next step's graph is built anew whatever its length: a change is free. */
   noteBreak(): void {
+    this.#sinceBreak = 0;
     this.#lastNSeqs = 0;
     this.#restLeft = 0;
   }
@@ -245,17 +256,20 @@ export class Gate {
    */
   endStep(nSeqs: number, nDraft: number, measuredMs: number | undefined, isSteady = true): void {
     this.#probing.endStep(nDraft);
+    this.#sinceBreak++;
+    this.#sinceCost++;
     if (measuredMs === undefined && this.isResting(nSeqs)) {
       this.#nRested++;
       return;
     }
     this.acceptance.endStep(nDraft);
     if (measuredMs === undefined || this.#table === undefined) return;
-    this.#excess.note(nDraft > 0, measuredMs / this.#table.stepMs(nSeqs, nDraft));
+    this.#excess.note(nDraft > 0, measuredMs / this.#table.stepMs(nSeqs, nDraft), this.#sinceCost);
+    this.#sinceCost = 0;
     if (isSteady) this.#table.refine(nSeqs, nDraft, measuredMs);
   }
 
-  /** Acceptance ages by the steps of a rest when it is next asked for. */
+  /** Acceptance ages by the steps of a rest before it is weighed again. */
   #countRest(): void {
     for (; this.#nRested > 0; this.#nRested--) this.acceptance.endStep(0);
   }

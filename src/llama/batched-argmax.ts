@@ -15,14 +15,11 @@
 import koffi from "koffi";
 import { errorMessage } from "../util/errors.ts";
 import type { GatheredRows } from "./gathered-rows.ts";
-import { bindGraphOps, firstRows, shortenLogits, tensorAt, unpadded, words, wordsAt, type GraphOps, type RowsOf } from "./graph-surgery.ts";
+import { bindGraphOps, shortenLogits, tensorAt, unpadded, words, wordsAt, type GraphOps, type RowsOf } from "./graph-surgery.ts";
 import type { Llama } from "./library.ts";
 import type { Pointer } from "./structs.ts";
 
 const P = "void *";
-
-/** Which tokens answers are chosen among: the first so many of the vocabulary, or those of gathered rows, by their places there. */
-export type TokenLimit = number | GatheredRows;
 
 export interface BatchedArgmax {
   /** A `llama_sampler *` for a chain, which frees it. */
@@ -36,15 +33,15 @@ export interface BatchedArgmax {
 const unlimited = new WeakMap<Llama, BatchedArgmax>();
 
 /**
- * @param limit no other sampler may need the logits of such a context
+ * @param limit tokens that answers are chosen among, by their places there; no other sampler may need the logits of such a context
  * @returns undefined when ggml's tensors are laid out otherwise than we know
  */
-export function createBatchedArgmax(llama: Llama, limit?: TokenLimit): BatchedArgmax | undefined {
+export function createBatchedArgmax(llama: Llama, limit?: GatheredRows): BatchedArgmax | undefined {
   const known = limit === undefined ? unlimited.get(llama) : undefined;
   if (known !== undefined) return known;
   const ops = bindGraphOps(llama);
   if (ops === undefined) return undefined;
-  if (limit !== undefined) return createInterface(llama, ops, typeof limit === "number" ? firstRows(ops, limit) : (_, weights) => limit.of(weights));
+  if (limit !== undefined) return createInterface(llama, ops, (weights) => limit.of(weights));
   const shared = { ...createInterface(llama, ops), close: () => {} };
   unlimited.set(llama, shared);
   return shared;
@@ -106,7 +103,7 @@ function createInterface(llama: Llama, ops: GraphOps, rowsOf?: RowsOf): BatchedA
     const index = (tensor[words.viewOffset] as bigint) / (4n * nVocab);
     // Logits left in place would be copied to the host row by row: a megabyte each, 80 a step at 16 streams.
     fields[0] = 0n;
-    // Sequences without a row get the padding row, which nobody reads.
+    // What a sequence without a row gets nobody reads.
     fields[2] = ops.view1d(context, best, 1n, index < nRows ? 4n * index : 0n);
   };
   const name = Buffer.from("batched-argmax\0");

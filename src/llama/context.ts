@@ -142,11 +142,19 @@ export class LlamaContext implements DecodeContext, Disposable {
     if (sampling === "device-greedy") {
       const token = this.#api.llama_get_sampled_token_ith(this.pointer, row);
       if (token < 0) throw new Error(`greedyToken(${row}): the device chain gave no token`);
-      const { tokens } = this.#parts.chains;
-      return tokens === undefined ? token : (tokens[token] as number);
+      const { chains } = this.#parts;
+      return chains.tokens === undefined ? token : this.#limitedToken(chains, token);
     }
     if (sampling === "device-top-k") return bestCandidate(this.candidates(row));
     return argmax(this.#logitRows().all, output * this.nVocab, this.nVocab);
+  }
+
+  /** A graph that was built later and could not be limited would answer with places of the whole vocabulary. */
+  #limitedToken({ tokens, problem }: SamplerChains, place: number): number {
+    const why = problem();
+    const token = tokens?.[place];
+    if (why !== undefined || token === undefined) throw new Error(`--spec-draft-vocab: the LM head was limited no longer: ${why ?? `place ${place}`}`);
+    return token;
   }
 
   logits(row: number): Float32Array {

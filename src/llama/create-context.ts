@@ -43,7 +43,7 @@ export interface ContextOptions {
   /** Off: every decode builds its graph anew. For measuring what reuse is worth. */
   readonly isGraphReused?: boolean;
   readonly isArgmaxBatched?: boolean;
-  /** "device-greedy" chooses among so many first tokens of the vocabulary (0: all), or among these, and the LM head computes no others' logits. */
+  /** "device-greedy" chooses among so many first tokens of the vocabulary (0 or all there are: no limit), or among these, and the LM head computes no others' logits. */
   readonly argmaxTokens?: number | DraftVocab;
   /** Called by ggml around every node of a graph; slow. See forward-counter.ts. */
   readonly evalCallback?: Pointer;
@@ -55,9 +55,7 @@ export function createContext(model: Model, options: ContextOptions): LlamaConte
   const { api } = model.llama;
   const nSeq = options.samplings.length;
   if (nSeq < 1 || nSeq > MAX_SEQ) throw new UserError(`${nSeq} sequences: libllama allows 1 to ${MAX_SEQ}; lower --parallel`);
-  const { argmaxTokens = 0 } = options;
-  const gathered = typeof argmaxTokens === "number" ? undefined : gatherRows(model, argmaxTokens);
-  const chains = createChains(model.llama, options.samplings, options.isArgmaxBatched ?? true, gathered ?? limitOf(argmaxTokens as number, model.nVocab));
+  const chains = createChains(model.llama, options.samplings, options.isArgmaxBatched ?? true, limitOf(model, options.argmaxTokens ?? 0));
   const isPinned = options.isKvUnified && (options.nPinnedCells ?? 0) > 1;
   const params = contextParams(options, chains.configs, chains.n, isPinned ? 1 : 0);
   let pointer: Pointer | null = null;
@@ -89,15 +87,11 @@ export function createContext(model: Model, options: ContextOptions): LlamaConte
   }
 }
 
-function gatherRows(model: Model, { file, nVocab, tokens }: DraftVocab): GatheredRows {
-  if (nVocab !== model.nVocab) throw new UserError(`--spec-draft-vocab ${file} is for a vocabulary of ${nVocab} tokens, ${model.path} has ${model.nVocab}; write one from a capture of this model`);
-  return new GatheredRows(model.llama, model.path, tokens);
-}
-
-/** Whole blocks of rows: CPU weights are repacked by eight, and kernels work in tiles. */
-function limitOf(nTokens: number, nVocab: number): number | undefined {
-  const rounded = Math.ceil(nTokens / 256) * 256;
-  return nTokens > 0 && rounded < nVocab ? rounded : undefined;
+function limitOf(model: Model, tokens: number | DraftVocab): GatheredRows | undefined {
+  const { llama, path, nVocab } = model;
+  if (typeof tokens === "number") return tokens > 0 && tokens < nVocab ? new GatheredRows(llama, path, Int32Array.from({ length: tokens }, (_, i) => i)) : undefined;
+  if (tokens.nVocab !== nVocab) throw new UserError(`--spec-draft-vocab ${tokens.file} is for a vocabulary of ${tokens.nVocab} tokens, ${path} has ${nVocab}; write one from a capture of this model`);
+  return new GatheredRows(llama, path, tokens.tokens);
 }
 
 /** What libllama would abort for. */

@@ -58,6 +58,7 @@ export class GatheredRows implements Disposable {
   #context: Nullable = null;
   #buffer: Nullable = null;
   #tensor: Pointer = 0n;
+  #failed: unknown;
 
   /** @param ids rows, in the order that they shall have */
   constructor(llama: Llama, modelPath: string, ids: Int32Array) {
@@ -73,6 +74,18 @@ export class GatheredRows implements Disposable {
   of(weights: Pointer): Pointer {
     if (this.#source === weights) return this.#tensor;
     if (this.#source !== undefined) throw new Error("rows of two matrices were asked for");
+    if (this.#failed !== undefined) throw this.#failed;
+    try {
+      return this.#gather(weights);
+    } catch (error) {
+      // Each graph of a context would try again.
+      this.#failed = error;
+      this.close();
+      throw error;
+    }
+  }
+
+  #gather(weights: Pointer): Pointer {
     const rows = this.#read(weights);
     const api = this.#api;
     const { [words.type]: type, [words.ne0]: width, [words.buffer]: buffer } = tensorAt(weights);

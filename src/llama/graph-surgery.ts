@@ -21,7 +21,6 @@ export interface GraphOps {
   argmax(context: Pointer, a: Pointer): Pointer;
   mulMat(context: Pointer, a: Pointer, b: Pointer): Pointer;
   view1d(context: Pointer, a: Pointer, n: bigint, offset: bigint): Pointer;
-  view2d(context: Pointer, a: Pointer, ne0: bigint, ne1: bigint, nb1: bigint, offset: bigint): Pointer;
   reshape1d(context: Pointer, a: Pointer, n: bigint): Pointer;
   setOutput(tensor: Pointer): void;
   /** Operator numbers. */
@@ -60,7 +59,6 @@ export function bindGraphOps(llama: Llama): GraphOps | undefined {
     argmax: base.func("ggml_argmax", P, [P, P]) as GraphOps["argmax"],
     mulMat: base.func("ggml_mul_mat", P, [P, P, P]) as GraphOps["mulMat"],
     view1d: base.func("ggml_view_1d", P, [P, P, "int64_t", "size_t"]) as GraphOps["view1d"],
-    view2d: base.func("ggml_view_2d", P, [P, P, "int64_t", "int64_t", "size_t", "size_t"]) as GraphOps["view2d"],
     reshape1d: base.func("ggml_reshape_1d", P, [P, P, "int64_t"]) as GraphOps["reshape1d"],
     setOutput: base.func("ggml_set_output", "void", [P]) as GraphOps["setOutput"],
   };
@@ -97,16 +95,8 @@ export function unpadded(ops: GraphOps, matrix: Pointer): Pointer {
   return opOf(tensor) === ops.padOp ? (tensor[words.src0] as bigint) : matrix;
 }
 
-/** Rows of the LM head's matrix that make the short one; undefined when they cannot be had. */
-export type RowsOf = (context: Pointer, weights: Pointer) => Pointer | undefined;
-
-/** The first `n` rows: a view, no memory. */
-export function firstRows(ops: GraphOps, n: number): RowsOf {
-  return (context, weights) => {
-    const { [words.ne0]: width, [words.ne1]: nRows, [words.nb1]: rowBytes } = tensorAt(weights);
-    return BigInt(n) < (nRows as bigint) ? ops.view2d(context, weights, width as bigint, BigInt(n), rowBytes as bigint, 0n) : undefined;
-  };
-}
+/** Rows of the LM head's matrix that make the short one. */
+export type RowsOf = (weights: Pointer) => Pointer;
 
 /**
  * Logits by some rows of the LM head only, [rows of the head, rows], in the place of `matrix`: the whole logits and their
@@ -116,8 +106,7 @@ export function firstRows(ops: GraphOps, n: number): RowsOf {
 export function shortenLogits(ops: GraphOps, context: Pointer, matrix: Pointer, rowsOf: RowsOf): Pointer | undefined {
   const logits = tensorAt(unpadded(ops, matrix));
   if (opOf(logits) !== ops.mulMatOp) return undefined;
-  const short = rowsOf(context, logits[words.src0] as bigint);
-  if (short === undefined) return undefined;
+  const short = rowsOf(logits[words.src0] as bigint);
   setIdle(logits);
   setIdle(tensorAt(matrix));
   return ops.mulMat(context, short, logits[words.src1] as bigint);

@@ -3,7 +3,8 @@
  * its creation: attaching one later rebuilds the scheduler and drops graphs. Freed only after their context.
  */
 import type { SlotSampling } from "../engine/backend.ts";
-import { createBatchedArgmax, type TokenLimit } from "./batched-argmax.ts";
+import { createBatchedArgmax, } from "./batched-argmax.ts";
+import type { GatheredRows } from "./gathered-rows.ts";
 import type { Llama } from "./library.ts";
 import type { Pointer } from "./structs.ts";
 
@@ -27,11 +28,11 @@ export interface SamplerChains {
  * @param isBatched false takes libllama's own greedy sampler, for measuring what one argmax for all rows is worth
  * @param limit "device-greedy" chooses among some tokens only; all sequences must be that then
  */
-export function createChains(llama: Llama, samplings: readonly SlotSampling[], isBatched = true, limit?: TokenLimit): SamplerChains {
+export function createChains(llama: Llama, samplings: readonly SlotSampling[], isBatched = true, limit?: GatheredRows): SamplerChains {
   const { api } = llama;
   const chains: Pointer[] = [];
   const isGreedy = samplings.every((sampling) => sampling === "device-greedy");
-  const argmax = isBatched ? createBatchedArgmax(llama, isGreedy ? limit : undefined) : undefined;
+  const argmax = isBatched && samplings.includes("device-greedy") ? createBatchedArgmax(llama, isGreedy ? limit : undefined) : undefined;
   const words: bigint[] = [];
   samplings.forEach((sampling, seq) => {
     if (sampling === "host") return;
@@ -44,11 +45,11 @@ export function createChains(llama: Llama, samplings: readonly SlotSampling[], i
     configs: words.length === 0 ? null : BigUint64Array.from(words),
     n: chains.length,
     problem: () => (limit === undefined ? undefined : isGreedy && argmax !== undefined ? argmax.problem() : "its drafts are not greedy ones of the batched argmax"),
-    tokens: typeof limit === "object" ? limit.ids : undefined,
+    tokens: limit?.ids,
     free: () => {
       chains.splice(0).forEach((chain) => api.llama_sampler_free(chain));
       argmax?.close();
-      if (typeof limit === "object") limit.close();
+      limit?.close();
     },
   };
 }

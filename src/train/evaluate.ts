@@ -14,6 +14,8 @@ export interface EvaluateOptions {
   readonly headPaths: readonly string[];
   readonly prompts: readonly Prompt[];
   readonly nMax: number;
+  /** As `serve --spec-draft-vocab` takes it. */
+  readonly draftVocab?: string;
   readonly maxTokens: number;
   readonly temperature: number;
   readonly seed: number;
@@ -63,6 +65,7 @@ export async function evaluateHead(options: EvaluateOptions): Promise<Evaluation
       specType: "draft-mtp",
       specDraftModel: [...options.headPaths],
       specDraftNMax: options.nMax,
+      ...(options.draftVocab === undefined ? {} : { specDraftVocab: options.draftVocab }),
       specGate: "fixed",
       ...(options.device === undefined ? {} : { device: options.device }),
       ...(options.llamaDir === undefined ? {} : { llamaDir: options.llamaDir }),

@@ -40,3 +40,14 @@ test("drafting that wins by its steady steps, and loses by the others, is given 
   run(6000, 1e9);
   expect(run(400, 1e9)).toBe(400);
 });
+
+test("what is not looked at is forgotten in as many steps, however few of them are known", () => {
+  const after = (nSteps: number, every: number): number => {
+    const excess = new Excess();
+    for (let i = 0; i < 500; i++) excess.note(true, 1.5);
+    for (let i = 0; i < nSteps; i += every) excess.note(false, 1, every);
+    return excess.ofDrafting;
+  };
+  expect(after(1600, 1)).toBeLessThan(1.25);
+  expect(after(1600, 16)).toBeCloseTo(after(1600, 1), 2);
+});

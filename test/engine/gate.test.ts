@@ -286,3 +286,27 @@ test("where little can be won probes are rarer", () => {
   expect(nDrafting(19)).toBeLessThan(nDrafting(10.6) / 10);
   expect(nDrafting(19)).toBeGreaterThan(4);
 });
+
+test("costs at rest: all on a GPU, the steps after a break and one in sixteen on a CPU", () => {
+  const wanted = (samplesCost: boolean, mode: "adaptive" | "fixed" = "adaptive"): number[] => {
+    const row = [1, 3, 5];
+    const gate = new Gate({ mode, nMax: 2 }, new CostTable({ nSeqs: [1, 4], stepMs: [row, row], changeMs: 0, moveMs: 0, prefillBaseMs: 0, prefillRowMs: 1 }));
+    gate.samplesCost = samplesCost;
+    const steps: number[] = [];
+    for (let i = 0; i < 400; i++) {
+      if (i === 320) gate.noteBreak();
+      gate.choose(4, mode === "fixed" ? 0 : 2);
+      const isWanted = gate.wantsCost(4);
+      if (isWanted) steps.push(i);
+      gate.endStep(4, 0, isWanted ? 1 : undefined);
+    }
+    return steps;
+  };
+  expect(wanted(false)).toHaveLength(400);
+  expect(wanted(true, "fixed")).toEqual([]);
+  const sampled = wanted(true);
+  expect(sampled.filter((i) => i >= 320 && i < 323)).toHaveLength(3);
+  const late = sampled.filter((i) => i >= 160 && i < 320);
+  expect(late.length).toBeGreaterThanOrEqual(10);
+  expect(late.length).toBeLessThan(20);
+});
