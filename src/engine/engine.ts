@@ -216,17 +216,40 @@ export class Engine implements EngineLoop {
   #decode(): void {
     const seqs = [...this.slots.decoded];
     const live = seqs.filter((s) => s.phase === "decode");
-    const chosen = this.#drafter === undefined ? 0 : this.gate.choose(seqs.length, this.gate.isResting(seqs.length) ? 0 : draftCap(live));
+    const isRolling = this.tier.hasPlain && !this.tier.isPlain;
+    if (this.#drafter === undefined || (!this.#verifier.keepsHidden && !isRolling && this.gate.isResting(seqs.length))) this.#decodePlain(seqs, live);
+    else this.#decodeDrafted(this.#drafter, seqs, live, isRolling);
+  }
+
+  /** Nothing is drafted, and nothing is learned of drafts: without a head, or while the gate rests. A path of its own, since whatever lies between two native calls runs from cold caches. */
+  #decodePlain(seqs: readonly Sequence[], live: readonly Sequence[]): void {
+    const hasGate = this.#drafter !== undefined;
+    if (hasGate) this.gate.choose(seqs.length, 0);
+    const isCostWanted = hasGate && this.gate.wantsCost();
+    this.meter.begin("decode", seqs, 1, 0, hasGate ? this.gate.reason : "no head", isCostWanted);
+    try {
+      this.#crowd.decodes(0);
+      this.#verifier.run(seqs, 0);
+    } catch (error) {
+      this.#refused(seqs, error);
+      return;
+    }
+    this.#endDecode(seqs, live, 0);
+    if (hasGate) this.gate.endStep(seqs.length, 0, isCostWanted && this.#crowd.isCertain ? this.meter.costMs : undefined, this.meter.isSteady);
+  }
+
+  #decodeDrafted(drafter: Drafter, seqs: readonly Sequence[], live: readonly Sequence[], isRolling: boolean): void {
+    const chosen = this.gate.choose(seqs.length, this.gate.isResting(seqs.length) ? 0 : draftCap(live));
     // A probe changes nothing for the target: what it would have accepted shows anyway.
     const isCompared = chosen > 0 && (this.tier.isPlain || this.gate.isProbing);
     const wanted = isCompared ? 0 : chosen;
-    const isCostWanted = this.#drafter !== undefined && this.gate.wantsCost(seqs.length);
-    this.meter.begin("decode", seqs, wanted + 1, wanted, this.#drafter === undefined ? "no head" : this.gate.reason, isCostWanted);
+    const isCostWanted = this.gate.wantsCost();
+    this.meter.begin("decode", seqs, wanted + 1, wanted, this.gate.reason, isCostWanted);
     const promisesLittle = this.#hasHead && (isCompared || this.#verifier.keepsHidden) && this.gate.promisesLittle(seqs.length);
     const isShadowed = isCompared && (this.#verifier.keepsHidden || !this.#hasHead) && this.#shadow.isDue(this.gate.isProbing);
     let nDraft = 0;
     try {
-      if (wanted > 0) nDraft = (this.#drafter as Drafter).draft(seqs, wanted, this.#launched);
+      if (wanted > 0) nDraft = drafter.draft(seqs, wanted, this.#launched);
       this.#crowd.decodes(nDraft);
       if (isShadowed) this.#startShadow(live, chosen, promisesLittle);
       this.meter.drafted(nDraft);
@@ -235,26 +258,32 @@ export class Engine implements EngineLoop {
       this.#refused(seqs, error);
       return;
     }
-    if (nDraft > 0) this.#drafter?.afterVerify(seqs);
+    if (nDraft > 0) drafter.afterVerify(seqs);
     if (this.#shadow.isOpen) this.#shadow.settle((n, nAccepted) => this.#noteShadow(n, nAccepted));
+    this.#endDecode(seqs, live, nDraft);
+    if (nDraft === 0 && this.#verifier.keepsHidden && !promisesLittle) drafter.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
+    // Drafts that were only compared, or given up, are not part of what a step of this length costs.
+    const counts = isCostWanted && this.#crowd.isCertain && !isShadowed && !(wanted > 0 && nDraft === 0);
+    // A step without drafts in the rolling context is not what one costs in the plain context.
+    const isRollingZero = nDraft === 0 && isRolling;
+    const { costMs, isSteady } = this.meter;
+    const { table } = this.gate;
+    if (counts && isSteady && isRollingZero && table !== undefined) this.tier.noteRolling(costMs / table.stepMs(seqs.length, 0));
+    this.gate.endStep(seqs.length, nDraft, counts && !isRollingZero ? costMs : undefined, isSteady);
+  }
+
+  /** Tokens leave, and all that counts steps hears of this one. */
+  #endDecode(seqs: readonly Sequence[], live: readonly Sequence[], nDraft: number): void {
     for (const seq of live) {
       seq.firstStep ??= this.totals.nSteps;
       this.slots.emit(seq);
     }
     this.meter.end();
-    this.shape.noteStep(seqs.length, this.slots.inPhase("ghost"), this.meter.totalMs);
-    if (nDraft === 0 && this.#verifier.keepsHidden && !promisesLittle) this.#drafter?.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
-    const { table } = this.gate;
-    this.#contextChoice.noteDecode(isCostWanted || table === undefined ? this.meter.costMs : table.stepMs(seqs.length, nDraft));
-    // Drafts that were only compared, or given up, are not part of what a step of this length costs.
-    const counts = isCostWanted && this.#crowd.isCertain && !isShadowed && !(wanted > 0 && nDraft === 0);
-    // A step without drafts in the rolling context is not what one costs in the plain context.
-    const isRollingZero = nDraft === 0 && this.tier.hasPlain && !this.tier.isPlain;
-    const { costMs, isSteady } = this.meter;
-    if (counts && isSteady && isRollingZero && table !== undefined) this.tier.noteRolling(costMs / table.stepMs(seqs.length, 0));
-    this.gate.endStep(seqs.length, nDraft, counts && !isRollingZero ? costMs : undefined, isSteady);
-    this.planner.noteDecode(this.meter.totalMs, nDraft);
-    this.totals.noteDecode(seqs.length, nDraft, this.meter.totalMs);
+    const { totalMs } = this.meter;
+    this.shape.noteStep(seqs.length, this.slots.inPhase("ghost"), totalMs);
+    this.#contextChoice.noteDecode(this.meter.costMs);
+    this.planner.noteDecode(totalMs, nDraft);
+    this.totals.noteDecode(seqs.length, nDraft, totalMs);
   }
 
   /** Drafts that the target's own tokens are compared with. */

@@ -41,9 +41,8 @@ export const minPromise = 0.05;
  */
 const restSteps = 8;
 const maxRestSteps = 64;
-/** Of a length that stands the cost of one step in so many tells enough; steps after a break are dearer and all counted. */
-const costSteps = 16;
-const stepsAfterBreak = 3;
+/** Of a length that stands on a CPU the cost of one step in so many tells enough. */
+const costSteps = 64;
 
 export type GateReason = "fixed" | "best" | "hold" | "probe" | "cannot-pay" | "idle-at-zero" | "capped";
 
@@ -75,8 +74,7 @@ export class Gate {
   #forced: number | undefined;
   /** Steps for which length 0 stands without another look, while as many sequences decode. */
   #restLeft = 0;
-  /** Steps since the last break, and since the last one whose cost is known. */
-  #sinceBreak = 0;
+  /** Steps since the last one whose cost is known. */
   #sinceCost = 0;
   /** Steps at rest that acceptance has not counted yet. */
   #nRested = 0;
@@ -188,10 +186,10 @@ export class Gate {
   }
 
   /** Whether this step's cost is worth the microseconds that reading it takes; after `choose`. */
-  wantsCost(nSeqs: number): boolean {
+  wantsCost(): boolean {
     if (this.#options.mode === "fixed") return false;
-    if (!this.samplesCost || this.#sinceBreak < stepsAfterBreak || this.zeroFactor !== 1 || !this.isResting(nSeqs)) return true;
-    return this.#sinceBreak % costSteps === 0;
+    // Counted over breaks and looks: at fixed places of a request costs would be biased.
+    return !this.samplesCost || this.#forced !== undefined || this.isDrafting || this.zeroFactor !== 1 || this.#sinceCost >= costSteps;
   }
 
   /**
@@ -236,7 +234,6 @@ export class Gate {
 
   /** The next step's graph is built anew whatever its length: a change is free. */
   noteBreak(): void {
-    this.#sinceBreak = 0;
     this.#lastNSeqs = 0;
     this.#restLeft = 0;
   }
@@ -256,7 +253,6 @@ export class Gate {
    */
   endStep(nSeqs: number, nDraft: number, measuredMs: number | undefined, isSteady = true): void {
     this.#probing.endStep(nDraft);
-    this.#sinceBreak++;
     this.#sinceCost++;
     if (measuredMs === undefined && this.isResting(nSeqs)) {
       this.#nRested++;
