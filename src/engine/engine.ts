@@ -11,6 +11,7 @@ import { DecodeError, type Backend, type DecodeContext } from "./backend.ts";
 import type { EngineConfig } from "./config.ts";
 import { ContextChoice } from "./context-choice.ts";
 import { Crowd } from "./crowd.ts";
+import { DecodeStep } from "./decode-step.ts";
 import { createDrafter } from "./drafters/create.ts";
 import type { Drafter } from "./drafters/drafter.ts";
 import { Gate, minPromise } from "./gate.ts";
@@ -21,9 +22,8 @@ import type { EngineLoop } from "./loop.ts";
 import type { PrefillChunk } from "./prefill-plan.ts";
 import type { EngineInfo, EngineSnapshot, GenerateRequest } from "./request.ts";
 import { checkIntegrity, snapshotOf } from "./inspection.ts";
-import { draftCap, Planner } from "./planner.ts";
+import { Planner } from "./planner.ts";
 import type { Sequence } from "./sequence.ts";
-import { ShadowDrafts } from "./shadow-drafts.ts";
 import { ShapeHold } from "./shape-hold.ts";
 import { Slots } from "./slots.ts";
 import { StepMeter } from "./step-meter.ts";
@@ -32,7 +32,6 @@ import { TargetSampler } from "./target-sampler.ts";
 import { Tier } from "./tier.ts";
 import { EngineTotals } from "./totals.ts";
 import { Verifier } from "./verifier.ts";
-import { drawAcceptance } from "./verify.ts";
 
 export class Engine implements EngineLoop {
   readonly info: EngineInfo;
@@ -43,8 +42,6 @@ export class Engine implements EngineLoop {
   readonly planner: Planner;
   readonly tier: Tier;
   readonly shape = new ShapeHold();
-  readonly #shadow = new ShadowDrafts();
-  readonly #hiddenReading: HiddenReading;
   readonly #backend: Backend;
   readonly #target: DecodeContext;
   readonly #config: EngineConfig;
@@ -58,6 +55,7 @@ export class Engine implements EngineLoop {
   readonly #rng: Rng;
   readonly #crowd: Crowd;
   readonly #contextChoice: ContextChoice;
+  readonly #decodeStep: DecodeStep;
 
   /** The device works: time to send what the last step produced. */
   readonly #launched = (): void => {
@@ -70,7 +68,7 @@ export class Engine implements EngineLoop {
     this.#target = pair ?? backend.target;
     this.#backend = { ...backend, target: this.#target };
     this.#config = config;
-    this.#hiddenReading = new HiddenReading(backend.description.isAsynchronous);
+    const hiddenReading = new HiddenReading(backend.description.isAsynchronous);
     this.#clock = dependencies.clock ?? (() => performance.now());
     this.#crowd = new Crowd(dependencies.crowd, this.#clock);
     this.#memory = dependencies.memory ?? (() => ({ rssBytes: 0, deviceUsedBytes: undefined }));
@@ -104,7 +102,7 @@ export class Engine implements EngineLoop {
       slots: this.slots,
       gate: this.gate,
       tier: this.tier,
-      hiddenReading: this.#hiddenReading,
+      hiddenReading,
       readHidden: (isRead) => {
         if (!this.#hasHead) return;
         this.#target.setHiddenOutput(isRead);
@@ -119,6 +117,25 @@ export class Engine implements EngineLoop {
       draftTimes: this.#drafter?.times,
       trace: dependencies.trace,
       costClock: dependencies.costClock ?? this.#clock,
+    });
+    this.#decodeStep = new DecodeStep({
+      slots: this.slots,
+      gate: this.gate,
+      tier: this.tier,
+      meter: this.meter,
+      planner: this.planner,
+      shape: this.shape,
+      verifier: this.#verifier,
+      drafter: this.#drafter,
+      heads: backend.heads,
+      hasHead: this.#hasHead,
+      hiddenReading,
+      contextChoice: this.#contextChoice,
+      crowd: this.#crowd,
+      rng: this.#rng,
+      syntheticRates: config.syntheticRates,
+      launched: this.#launched,
+      refused: (seqs, error) => this.#refused(seqs, error),
     });
     const { device, library, modelPath, headPaths } = backend.description;
     const { loadMs = 0, loadedBytes = 0 } = dependencies;
@@ -163,7 +180,7 @@ export class Engine implements EngineLoop {
         this.#prefill(plan.chunk);
         break;
       case "decode":
-        this.#decode();
+        this.#decodeStep.run();
         break;
       default:
         plan satisfies never;
@@ -210,93 +227,6 @@ export class Engine implements EngineLoop {
     this.totals.prefillMs += this.meter.totalMs;
     if (!seqs.some((seq) => seq.leavesLast)) this.gate.noteBreak();
     this.planner.notePrefill(this.meter.totalMs, nStreaming, nWaiting);
-  }
-
-  /** One step of every decoding sequence: its pending token and the same number of drafts for all. */
-  #decode(): void {
-    const seqs = [...this.slots.decoded];
-    const live = seqs.filter((s) => s.phase === "decode");
-    const isRolling = this.tier.hasPlain && !this.tier.isPlain;
-    if (this.#drafter === undefined || (!this.#verifier.keepsHidden && !isRolling && this.gate.isResting(seqs.length))) this.#decodePlain(seqs, live);
-    else this.#decodeDrafted(this.#drafter, seqs, live, isRolling);
-  }
-
-  /** Nothing is drafted, and nothing is learned of drafts: without a head, or while the gate rests. A path of its own, since whatever lies between two native calls runs from cold caches. */
-  #decodePlain(seqs: readonly Sequence[], live: readonly Sequence[]): void {
-    const hasGate = this.#drafter !== undefined;
-    if (hasGate) this.gate.choose(seqs.length, 0);
-    const isCostWanted = hasGate && this.gate.wantsCost();
-    this.meter.begin("decode", seqs, 1, 0, hasGate ? this.gate.reason : "no head", isCostWanted);
-    try {
-      this.#crowd.decodes(0);
-      this.#verifier.run(seqs, 0);
-    } catch (error) {
-      this.#refused(seqs, error);
-      return;
-    }
-    this.#endDecode(seqs, live, 0);
-    if (hasGate) this.gate.endStep(seqs.length, 0, isCostWanted && this.#crowd.isCertain ? this.meter.costMs : undefined, this.meter.isSteady);
-  }
-
-  #decodeDrafted(drafter: Drafter, seqs: readonly Sequence[], live: readonly Sequence[], isRolling: boolean): void {
-    const chosen = this.gate.choose(seqs.length, this.gate.isResting(seqs.length) ? 0 : draftCap(live));
-    // A probe changes nothing for the target: what it would have accepted shows anyway.
-    const isCompared = chosen > 0 && (this.tier.isPlain || this.gate.isProbing);
-    const wanted = isCompared ? 0 : chosen;
-    const isCostWanted = this.gate.wantsCost();
-    this.meter.begin("decode", seqs, wanted + 1, wanted, this.gate.reason, isCostWanted);
-    const promisesLittle = this.#hasHead && (isCompared || this.#verifier.keepsHidden) && this.gate.promisesLittle(seqs.length);
-    const isShadowed = isCompared && (this.#verifier.keepsHidden || !this.#hasHead) && this.#shadow.isDue(this.gate.isProbing);
-    let nDraft = 0;
-    try {
-      if (wanted > 0) nDraft = drafter.draft(seqs, wanted, this.#launched);
-      this.#crowd.decodes(nDraft);
-      if (isShadowed) this.#startShadow(live, chosen, promisesLittle);
-      this.meter.drafted(nDraft);
-      this.#verifier.run(seqs, nDraft);
-    } catch (error) {
-      this.#refused(seqs, error);
-      return;
-    }
-    if (nDraft > 0) drafter.afterVerify(seqs);
-    if (this.#shadow.isOpen) this.#shadow.settle((n, nAccepted) => this.#noteShadow(n, nAccepted));
-    this.#endDecode(seqs, live, nDraft);
-    if (nDraft === 0 && this.#verifier.keepsHidden && !promisesLittle) drafter.afterPlain(this.slots.inPhase("decode"), this.meter.totalMs);
-    // Drafts that were only compared, or given up, are not part of what a step of this length costs.
-    const counts = isCostWanted && this.#crowd.isCertain && !isShadowed && !(wanted > 0 && nDraft === 0);
-    // A step without drafts in the rolling context is not what one costs in the plain context.
-    const isRollingZero = nDraft === 0 && isRolling;
-    const { costMs, isSteady } = this.meter;
-    const { table } = this.gate;
-    if (counts && isSteady && isRollingZero && table !== undefined) this.tier.noteRolling(costMs / table.stepMs(seqs.length, 0));
-    this.gate.endStep(seqs.length, nDraft, counts && !isRollingZero ? costMs : undefined, isSteady);
-  }
-
-  /** Tokens leave, and all that counts steps hears of this one. */
-  #endDecode(seqs: readonly Sequence[], live: readonly Sequence[], nDraft: number): void {
-    for (const seq of live) {
-      seq.firstStep ??= this.totals.nSteps;
-      this.slots.emit(seq);
-    }
-    this.meter.end();
-    const { totalMs } = this.meter;
-    this.shape.noteStep(seqs.length, this.slots.inPhase("ghost"), totalMs);
-    this.#contextChoice.noteDecode(this.meter.costMs);
-    this.planner.noteDecode(totalMs, nDraft);
-    this.totals.noteDecode(seqs.length, nDraft, totalMs);
-  }
-
-  /** Drafts that the target's own tokens are compared with. */
-  #startShadow(live: readonly Sequence[], nDraft: number, isHint: boolean): void {
-    const [head, ...others] = this.#backend.heads;
-    const asked = isHint && head !== undefined && others.length === 0 ? this.#hiddenReading.hinted(live, head, this.totals.nSteps) : live;
-    this.#shadow.start(asked, (this.#drafter as Drafter).draft(asked, nDraft));
-  }
-
-  /** Acceptance that a probe learned without verifying; synthetic rates replace the comparison as they do in a verify. */
-  #noteShadow(nDraft: number, nAccepted: number): void {
-    const rates = this.#config.syntheticRates;
-    this.gate.note(nDraft, rates === undefined ? nAccepted : drawAcceptance(rates, nDraft, this.#rng.uniform()));
   }
 
   #createVerifier(): Verifier {
