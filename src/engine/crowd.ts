@@ -7,7 +7,7 @@
  * A step that drafts is cheap beside groups that do not, at their expense: a group that compares such steps with its own
  * undrafted ones drafts, whoever follows finds the same, and together they are slower than before. So only steps in which
  * all groups do the same tell what a draft length costs, and nobody drafts alone near a tie, where that would never be learned.
- * Whoever rests beside others that draft joins them by any gain: what it would be careful about is done already.
+ * Whoever rests beside others that draft need not be sure to join them: what it would be careful about is done already.
  */
 
 /** What the groups know of each other. */
