@@ -23,8 +23,6 @@ export interface ContextChoiceParts {
 export class ContextChoice {
   readonly #p: ContextChoiceParts;
   readonly #lately = new Lately();
-  /** Sequences of the rest that the last steps were part of; 0: of none. */
-  #nResting = 0;
   /** Time of decode steps that the choice has not counted yet. */
   #decodeMs = 0;
 
@@ -36,20 +34,15 @@ export class ContextChoice {
     this.#decodeMs += ms;
   }
 
+  /** Before each step but those of a rest. */
   choose(): void {
     const { slots, gate, tier, hiddenReading, readHidden, clock } = this.#p;
     const { running } = slots;
-    if (running.length === 0) {
-      this.#noteRest();
-      return;
-    }
+    // A rest that was not looked into has just ended.
+    if (gate.restedWith > 0) this.#lately.peak(gate.restedWith, clock());
+    gate.restedWith = 0;
+    if (running.length === 0) return;
     const prefilling = slots.inPhase("prefill");
-    // Whatever the gate rests on, requests that are about to be read are looked at: a change is free for them.
-    if (prefilling.length === 0 && gate.isResting(slots.decoded.length)) {
-      this.#nResting = running.length;
-      return;
-    }
-    this.#noteRest();
     const peak = this.#lately.peak(running.length, clock());
     // Of a wave's requests the first may be here before the others.
     const nSeqs = prefilling.length > 0 ? peak : running.length;
@@ -67,12 +60,6 @@ export class ContextChoice {
     this.#decodeMs = 0;
     gate.zeroFactor = tier.zeroFactor;
     gate.entryPromise = tier.isPlain ? gate.changePromise : 0;
-  }
-
-  /** A rest that was not looked into has just ended. */
-  #noteRest(): void {
-    if (this.#nResting > 0) this.#lately.peak(this.#nResting, this.#p.clock());
-    this.#nResting = 0;
   }
 
   /** Decode time that the running requests' limits allow, where it is limits that end requests. */

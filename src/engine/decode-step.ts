@@ -61,10 +61,8 @@ export class DecodeStep {
   /** Nothing is drafted, and nothing is learned of drafts: without a head, or while the gate rests. A path of its own, since whatever lies between two native calls runs from cold caches. */
   #decodePlain(seqs: readonly Sequence[], live: readonly Sequence[]): void {
     const { crowd, drafter, gate, meter, refused, verifier } = this.#p;
-    const hasGate = drafter !== undefined;
-    if (hasGate) gate.choose(seqs.length, 0);
-    const isCostWanted = hasGate && gate.wantsCost();
-    meter.begin("decode", seqs, 1, 0, hasGate ? gate.reason : "no head", isCostWanted);
+    const isCostWanted = drafter !== undefined && gate.rest(seqs.length);
+    meter.begin("decode", seqs, 1, 0, drafter === undefined ? "no head" : gate.reason, isCostWanted);
     try {
       crowd.decodes(0);
       verifier.run(seqs, 0);
@@ -73,11 +71,11 @@ export class DecodeStep {
       return;
     }
     this.#endDecode(seqs, live, 0);
-    if (hasGate) gate.endStep(seqs.length, 0, isCostWanted && crowd.isCertain ? meter.costMs : undefined, meter.isSteady);
+    if (isCostWanted) gate.endStep(seqs.length, 0, crowd.isCertain ? meter.costMs : undefined, meter.isSteady);
   }
 
   #decodeDrafted(drafter: Drafter, seqs: readonly Sequence[], live: readonly Sequence[], isRolling: boolean): void {
-    const { crowd, gate, hasHead, launched, meter, refused, slots, tier, verifier } = this.#p;
+    const { contextChoice, crowd, gate, hasHead, launched, meter, refused, slots, tier, verifier } = this.#p;
     const chosen = gate.choose(seqs.length, gate.isResting(seqs.length) ? 0 : draftCap(live));
     // A probe changes nothing for the target: what it would have accepted shows anyway.
     const isCompared = chosen > 0 && (tier.isPlain || gate.isProbing);
@@ -100,6 +98,7 @@ export class DecodeStep {
     if (nDraft > 0) drafter.afterVerify(seqs);
     if (this.#shadow.isOpen) this.#shadow.settle((n, nAccepted) => this.#noteShadow(n, nAccepted));
     this.#endDecode(seqs, live, nDraft);
+    contextChoice.noteDecode(meter.costMs);
     if (nDraft === 0 && verifier.keepsHidden && !promisesLittle) drafter.afterPlain(slots.inPhase("decode"), meter.totalMs);
     // Drafts that were only compared, or given up, are not part of what a step of this length costs.
     const counts = isCostWanted && crowd.isCertain && !isShadowed && !(wanted > 0 && nDraft === 0);
@@ -113,7 +112,7 @@ export class DecodeStep {
 
   /** Tokens leave, and all that counts steps hears of this one. */
   #endDecode(seqs: readonly Sequence[], live: readonly Sequence[], nDraft: number): void {
-    const { contextChoice, meter, planner, shape, slots } = this.#p;
+    const { meter, planner, shape, slots } = this.#p;
     for (const seq of live) {
       seq.firstStep ??= slots.totals.nSteps;
       slots.emit(seq);
@@ -121,7 +120,6 @@ export class DecodeStep {
     meter.end();
     const { totalMs } = meter;
     shape.noteStep(seqs.length, slots.inPhase("ghost"), totalMs);
-    contextChoice.noteDecode(meter.costMs);
     planner.noteDecode(totalMs, nDraft);
     slots.totals.noteDecode(seqs.length, nDraft, totalMs);
   }

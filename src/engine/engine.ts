@@ -158,7 +158,7 @@ export class Engine implements EngineLoop {
     this.gate.isCrowded = this.#crowd.isCrowded;
     this.gate.companyPromise = this.#crowd.othersRest ? minPromise : 0;
     this.gate.changePromise = this.#crowd.othersDraft ? 0 : minPromise;
-    if (this.#choosesContext) this.#contextChoice.choose();
+    if (this.#choosesContext && !this.#isResting()) this.#contextChoice.choose();
     if (this.#config.holdShape && isBatched) this.shape.holdGhosts(this.slots, this.#clock(), this.info.nMax);
     if (leavesLast) this.shape.leaveLast(this.slots);
     const { nBehindGhosts } = this.slots;
@@ -188,6 +188,11 @@ export class Engine implements EngineLoop {
     // On a device that runs on its own the next decode is launched first (`launched` below).
     if (!this.#backend.description.isAsynchronous) this.slots.flush();
     return true;
+  }
+
+  /** The gate rests, and no prompt is about to be read, for which a change of contexts would be free. */
+  #isResting(): boolean {
+    return this.gate.isResting(this.slots.decoded.length) && this.slots.inPhase("prefill").length === 0;
   }
 
   /** Reads `chunk.length` prompt rows of each member; a member whose prompt is complete gets its first token. */

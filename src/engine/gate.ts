@@ -72,6 +72,8 @@ export class Gate {
   readonly #probing: Probing;
   #lastNSeqs = 0;
   #forced: number | undefined;
+  /** Sequences of the rest that the last steps were part of; 0: of none. */
+  restedWith = 0;
   /** Steps for which length 0 stands without another look, while as many sequences decode. */
   #restLeft = 0;
   /** Steps since the last one whose cost is known. */
@@ -183,6 +185,20 @@ export class Gate {
   canPayAt(nSeqs: number): boolean {
     if (this.#options.mode === "fixed" || this.#table === undefined || this.#forced !== undefined) return true;
     return this.#probeLength(nSeqs) > 0;
+  }
+
+  /**
+   * A step of a rest: all that the gate has to do then, where the answer is false. Hot.
+   * @returns whether its cost is wanted: `endStep` must be told of it then
+   */
+  rest(nSeqs: number): boolean {
+    this.restedWith = nSeqs;
+    this.#restLeft--;
+    if (this.wantsCost()) return true;
+    this.#probing.stepsAtZero++;
+    this.#sinceCost++;
+    this.#nRested++;
+    return false;
   }
 
   /** Whether this step's cost is worth the microseconds that reading it takes; after `choose`. */
