@@ -150,9 +150,9 @@ export class LlamaContext implements DecodeContext, Disposable {
   }
 
   /** A graph that was built later and could not be limited would answer with places of the whole vocabulary. */
-  #limitedToken({ tokens, problem }: SamplerChains, place: number): number {
-    const why = problem();
-    const token = tokens?.[place];
+  #limitedToken(chains: SamplerChains, place: number): number {
+    const why = chains.problem();
+    const token = chains.tokens?.[place];
     if (why !== undefined || token === undefined) throw new Error(`--spec-draft-vocab: the LM head was limited no longer: ${why ?? `place ${place}`}`);
     return token;
   }
