@@ -3,8 +3,9 @@
  *
  *   schedule -> draft -> decode -> verify -> rollback -> emit
  *
- * Plain decoding is a draft of length 0, not another path. Decisions are pure functions (scheduler, gate, verify,
- * placement, prefill plan); this file calls the parts in order. `slots.ts` knows who takes part and what clients are told.
+ * Plain decoding is a draft of length 0 by the same verifier. Decisions are pure functions (scheduler, gate, verify,
+ * placement, prefill plan); this file makes the parts and calls them in order, `decode-step.ts` for a step of decoding.
+ * `slots.ts` knows who takes part and what clients are told.
  */
 import { Rng } from "../util/rng.ts";
 import { DecodeError, type Backend, type DecodeContext } from "./backend.ts";

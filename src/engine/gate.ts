@@ -58,6 +58,8 @@ export class Gate {
   companyPromise = 0;
   /** At rest most costs are not asked for: where reading one takes a share of a step that counts. */
   samplesCost = false;
+  /** Sequences of the rest that the last steps were part of; 0: of none, or whoever wanted to know has seen it. */
+  restedWith = 0;
   /** Tells which requests would end together without drafts. */
   endSpread: () => EndSpread = () => noSpread;
   #changePromise = minPromise;
@@ -72,8 +74,6 @@ export class Gate {
   readonly #probing: Probing;
   #lastNSeqs = 0;
   #forced: number | undefined;
-  /** Sequences of the rest that the last steps were part of; 0: of none. */
-  restedWith = 0;
   /** Steps for which length 0 stands without another look, while as many sequences decode. */
   #restLeft = 0;
   /** Steps since the last one whose cost is known. */
@@ -192,13 +192,17 @@ export class Gate {
    * @returns whether its cost is wanted: `endStep` must be told of it then
    */
   rest(nSeqs: number): boolean {
-    this.restedWith = nSeqs;
-    this.#restLeft--;
+    this.#takeRest(nSeqs);
     if (this.wantsCost()) return true;
     this.#probing.stepsAtZero++;
     this.#sinceCost++;
     this.#nRested++;
     return false;
+  }
+
+  #takeRest(nSeqs: number): void {
+    this.restedWith = nSeqs;
+    this.#restLeft--;
   }
 
   /** Whether this step's cost is worth the microseconds that reading it takes; after `choose`. */
@@ -221,7 +225,7 @@ export class Gate {
       return this.#within(nMax, cap);
     }
     if (this.isResting(nSeqs)) {
-      this.#restLeft--;
+      this.#takeRest(nSeqs);
       return 0;
     }
     this.#countRest();

@@ -48,6 +48,7 @@ export function createBatchedArgmax(llama: Llama, limit?: GatheredRows): Batched
 }
 
 function createInterface(llama: Llama, ops: GraphOps, rowsOf?: RowsOf): BatchedArgmax {
+  const { ggml } = ops;
   // One graph is built at a time; `backend_reset` comes before each.
   let matrix = 0n;
   let best: Pointer = 0n;
@@ -82,11 +83,11 @@ function createInterface(llama: Llama, ops: GraphOps, rowsOf?: RowsOf): BatchedA
     matrix = source;
     if (nRows === 0n) {
       // No row is an output: all there is is the padding.
-      best = ops.argmax(context, source);
+      best = ggml.ggml_argmax(context, source);
       return;
     }
-    best = ops.argmax(context, (rowsOf === undefined ? undefined : shorten(context, source, rowsOf)) ?? logits);
-    ops.setOutput(best);
+    best = ggml.ggml_argmax(context, (rowsOf === undefined ? undefined : shorten(context, source, rowsOf)) ?? logits);
+    ggml.ggml_set_output(best);
   };
   const apply = (_sampler: Pointer, context: Pointer, _graph: Pointer, data: Pointer): void => {
     const fields = wordsAt(data, 32);
@@ -96,7 +97,7 @@ function createInterface(llama: Llama, ops: GraphOps, rowsOf?: RowsOf): BatchedA
     const nVocab = tensor[words.ne0] as bigint;
     if (source === 0n) {
       // libllama tries the operators out on a row of its own before it makes graphs.
-      fields[2] = ops.argmax(context, ops.reshape1d(context, row, nVocab));
+      fields[2] = ggml.ggml_argmax(context, ggml.ggml_reshape_1d(context, row, nVocab));
       return;
     }
     if (matrix !== source) start(context, source);
@@ -104,7 +105,7 @@ function createInterface(llama: Llama, ops: GraphOps, rowsOf?: RowsOf): BatchedA
     // Logits left in place would be copied to the host row by row: a megabyte each, 80 a step at 16 streams.
     fields[0] = 0n;
     // What a sequence without a row gets nobody reads.
-    fields[2] = ops.view1d(context, best, 1n, index < nRows ? 4n * index : 0n);
+    fields[2] = ggml.ggml_view_1d(context, best, 1, index < nRows ? 4 * Number(index) : 0);
   };
   const name = Buffer.from("batched-argmax\0");
   keep.push(name);

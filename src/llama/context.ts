@@ -153,7 +153,7 @@ export class LlamaContext implements DecodeContext, Disposable {
   #limitedToken(chains: SamplerChains, place: number): number {
     const why = chains.problem();
     const token = chains.tokens?.[place];
-    if (why !== undefined || token === undefined) throw new Error(`--spec-draft-vocab: the LM head was limited no longer: ${why ?? `place ${place}`}`);
+    if (why !== undefined || token === undefined) throw new Error(`--spec-draft-vocab: the LM head is limited no longer (${why ?? `place ${place}`}); start without the option`);
     return token;
   }
 

@@ -13,7 +13,7 @@ const schema = z
     heldOutShare: z.number().nullable(),
     tokens: z.array(z.int().min(0)).min(1),
   })
-  .refine(({ tokens, nVocab }) => tokens.every((token) => token < nVocab) && new Set(tokens).size === tokens.length, "tokens: ids below nVocab, each once");
+  .refine(({ tokens, nVocab }) => tokens.every((token) => token < nVocab) && new Set(tokens).size === tokens.length, { path: ["tokens"], message: "ids below nVocab, each once" });
 
 export type DraftVocabFile = z.infer<typeof schema>;
 
@@ -24,9 +24,12 @@ export interface DraftVocab {
   readonly tokens: Int32Array;
 }
 
+/** Whether `--spec-draft-vocab` names a file. */
+export const isVocabFile = (text: string): boolean => !/^\d+$/.test(text);
+
 /** What `--spec-draft-vocab` says: how many of the first tokens, 0 for all, or the tokens of a file. @throws {UserError} */
 export function draftVocabOf(text: string): number | DraftVocab {
-  return /^\d+$/.test(text) ? Number(text) : readDraftVocab(text);
+  return isVocabFile(text) ? readDraftVocab(text) : Number(text);
 }
 
 /** @throws {UserError} when the file cannot be read or is none of these. */

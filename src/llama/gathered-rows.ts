@@ -3,54 +3,36 @@
  * may keep its weights repacked, and a repacked buffer cannot be read.
  */
 import * as fs from "node:fs";
-import koffi from "koffi";
 import { readGguf } from "../gguf/split.ts";
 import { UserError } from "../util/errors.ts";
 import { readFully } from "../util/files.ts";
-import { nameOf, tensorAt, words } from "./graph-surgery.ts";
+import { bindGgml, type Ggml } from "./ggml-ops.ts";
+import { tensorAt, typeOf, words } from "./graph-surgery.ts";
 import type { Llama } from "./library.ts";
 import type { Nullable, Pointer } from "./structs.ts";
 
-const P = "void *";
 /** GGML_BACKEND_BUFFER_USAGE_WEIGHTS: the scheduler computes where weights are. */
 const usageWeights = 1;
-const initParams = koffi.struct({ mem_size: "size_t", mem_buffer: P, no_alloc: "bool" });
 
-interface Api {
-  ggml_init(params: { mem_size: number; mem_buffer: null; no_alloc: boolean }): Nullable;
-  ggml_free(context: Pointer): void;
-  ggml_new_tensor_2d(context: Pointer, type: number, ne0: bigint, ne1: bigint): Pointer;
-  ggml_backend_buffer_get_type(buffer: Pointer): Pointer;
-  ggml_backend_buft_get_device(type: Pointer): Nullable;
-  ggml_backend_buft_is_host(type: Pointer): boolean;
-  ggml_backend_dev_buffer_type(device: Pointer): Pointer;
-  ggml_backend_cpu_buffer_type(): Pointer;
-  ggml_backend_alloc_ctx_tensors_from_buft(context: Pointer, type: Pointer): Nullable;
-  ggml_backend_buffer_set_usage(buffer: Pointer, usage: number): void;
-  ggml_backend_buffer_free(buffer: Pointer): void;
-  ggml_backend_tensor_set(tensor: Pointer, data: Uint8Array, offset: number, size: number): void;
-}
-
-function bind({ base }: Llama): Api {
-  return {
-    ggml_init: base.func("ggml_init", P, [initParams]),
-    ggml_free: base.func("ggml_free", "void", [P]),
-    ggml_new_tensor_2d: base.func("ggml_new_tensor_2d", P, [P, "int32_t", "int64_t", "int64_t"]),
-    ggml_backend_buffer_get_type: base.func("ggml_backend_buffer_get_type", P, [P]),
-    ggml_backend_buft_get_device: base.func("ggml_backend_buft_get_device", P, [P]),
-    ggml_backend_buft_is_host: base.func("ggml_backend_buft_is_host", "bool", [P]),
-    ggml_backend_cpu_buffer_type: base.func("ggml_backend_cpu_buffer_type", P, []),
-    ggml_backend_dev_buffer_type: base.func("ggml_backend_dev_buffer_type", P, [P]),
-    ggml_backend_alloc_ctx_tensors_from_buft: base.func("ggml_backend_alloc_ctx_tensors_from_buft", P, [P, P]),
-    ggml_backend_buffer_set_usage: base.func("ggml_backend_buffer_set_usage", "void", [P, "int"]),
-    ggml_backend_buffer_free: base.func("ggml_backend_buffer_free", "void", [P]),
-    ggml_backend_tensor_set: base.func("ggml_backend_tensor_set", "void", [P, P, "size_t", "size_t"]),
-  };
-}
+const functions = [
+  "ggml_init",
+  "ggml_free",
+  "ggml_get_name",
+  "ggml_new_tensor_2d",
+  "ggml_backend_alloc_ctx_tensors_from_buft",
+  "ggml_backend_buffer_free",
+  "ggml_backend_buffer_get_type",
+  "ggml_backend_buffer_set_usage",
+  "ggml_backend_buft_get_device",
+  "ggml_backend_buft_is_host",
+  "ggml_backend_cpu_buffer_type",
+  "ggml_backend_dev_buffer_type",
+  "ggml_backend_tensor_set",
+] as const;
 
 /** Owner of the gathered matrix; made when the whole one is first seen. */
 export class GatheredRows implements Disposable {
-  readonly #api: Api;
+  readonly #api: Pick<Ggml, (typeof functions)[number]>;
   readonly #modelPath: string;
   /** Rows of the whole matrix, by their places in this one. */
   readonly ids: Int32Array;
@@ -62,7 +44,7 @@ export class GatheredRows implements Disposable {
 
   /** @param ids rows, in the order that they shall have */
   constructor(llama: Llama, modelPath: string, ids: Int32Array) {
-    this.#api = bind(llama);
+    this.#api = bindGgml(llama.base, functions);
     this.#modelPath = modelPath;
     this.ids = ids;
   }
@@ -88,13 +70,13 @@ export class GatheredRows implements Disposable {
   #gather(weights: Pointer): Pointer {
     const rows = this.#read(weights);
     const api = this.#api;
-    const { [words.type]: type, [words.ne0]: width, [words.buffer]: buffer } = tensorAt(weights);
-    const bufferType = this.#typeBeside(buffer as bigint);
+    const fields = tensorAt(weights);
+    const bufferType = this.#typeBeside(fields[words.buffer] as bigint);
     this.#context = api.ggml_init({ mem_size: 4096, mem_buffer: null, no_alloc: true });
     if (this.#context === null) throw new Error("ggml_init: no memory for a tensor's description");
-    this.#tensor = api.ggml_new_tensor_2d(this.#context, Number((type as bigint) & 0xffff_ffffn), width as bigint, BigInt(this.ids.length));
+    this.#tensor = api.ggml_new_tensor_2d(this.#context, typeOf(fields), fields[words.ne0] as bigint, this.ids.length);
     this.#buffer = api.ggml_backend_alloc_ctx_tensors_from_buft(this.#context, bufferType);
-    if (this.#buffer === null) throw new UserError(`the device has no ${rows.length} bytes left`);
+    if (this.#buffer === null) throw new UserError(`the device has no memory for the ${rows.length} bytes of ${this.ids.length} rows; take fewer tokens`);
     api.ggml_backend_buffer_set_usage(this.#buffer, usageWeights);
     api.ggml_backend_tensor_set(this.#tensor, rows, 0, rows.length);
     this.#source = weights;
@@ -112,11 +94,12 @@ export class GatheredRows implements Disposable {
   }
 
   #read(weights: Pointer): Uint8Array {
-    const { [words.type]: typeWord, [words.ne0]: width, [words.ne1]: nRows, [words.nb1]: nb1 } = tensorAt(weights);
-    const name = nameOf(weights);
+    const fields = tensorAt(weights);
+    const { [words.ne0]: width, [words.ne1]: nRows, [words.nb1]: nb1 } = fields;
+    const name = this.#api.ggml_get_name(weights);
     const tensor = readGguf(this.#modelPath).tensors.find((t) => t.name === name);
     const rowBytes = Number(nb1);
-    const isSame = tensor !== undefined && tensor.typeId === Number((typeWord as bigint) & 0xffff_ffffn) && tensor.shape[0] === Number(width) && tensor.sizeBytes === rowBytes * Number(nRows);
+    const isSame = tensor !== undefined && tensor.typeId === typeOf(fields) && tensor.shape[0] === Number(width) && tensor.sizeBytes === rowBytes * Number(nRows);
     if (!isSame) throw new UserError(`${this.#modelPath} holds no tensor ${name} as it was loaded`);
     const rows = new Uint8Array(this.ids.length * rowBytes);
     const fd = fs.openSync(tensor.file, "r");

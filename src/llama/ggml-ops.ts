@@ -1,5 +1,5 @@
 /**
- * The ggml functions that training calls, each with its signature in short: result, then arguments, one letter each.
+ * The ggml functions that are called, by training for the most part, each with its signature in short: result, then arguments, one letter each.
  * p pointer, n pointer or null, m memory of ours or a pointer, i int, l int64, z size_t, f float, b bool, s string, v void.
  * Tensors, contexts, graphs, backends and buffers are pointers. Signatures: ggml.h, ggml-alloc.h, ggml-backend.h of ggml 0.25.1.
  *
@@ -122,7 +122,14 @@ const signatures = {
   ggml_backend_graph_compute_async: "i(pp)",
   ggml_backend_alloc_ctx_tensors: "n(pp)",
   ggml_backend_buffer_clear: "v(pi)",
+  ggml_backend_alloc_ctx_tensors_from_buft: "n(pp)",
   ggml_backend_buffer_get_size: "z(p)",
+  ggml_backend_buffer_get_type: "p(p)",
+  ggml_backend_buffer_set_usage: "v(pi)",
+  ggml_backend_buft_get_device: "n(p)",
+  ggml_backend_buft_is_host: "b(p)",
+  ggml_backend_dev_buffer_type: "p(p)",
+  ggml_backend_cpu_buffer_type: "p()",
   ggml_backend_buffer_free: "v(p)",
   ggml_backend_tensor_set: "v(pmzz)",
   ggml_backend_tensor_get: "v(pmzz)",
@@ -165,10 +172,15 @@ export type Ggml = { readonly [K in keyof typeof signatures]: FunctionOf<(typeof
 const koffiTypes: Record<string, string> = { p: "void *", n: "void *", m: "void *", i: "int32_t", l: "int64_t", z: "size_t", f: "float", b: "bool", s: "str", v: "void" };
 const initParamsType = koffi.struct({ mem_size: "size_t", mem_buffer: "void *", no_alloc: "bool" });
 
-/** @throws {UserError} naming the first function that the library lacks. */
-export function bindGgml(base: LibraryHandle): Ggml {
+/**
+ * @param names those that are wanted; all without
+ * @throws {UserError} naming the first function that the library lacks.
+ */
+export function bindGgml<K extends keyof Ggml = keyof Ggml>(base: LibraryHandle, names?: readonly K[]): Pick<Ggml, K> {
   const ops: Record<string, unknown> = {};
+  const wanted = names === undefined ? undefined : new Set<string>(names);
   for (const [name, signature] of Object.entries(signatures)) {
+    if (wanted?.has(name) === false) continue;
     const result = koffiTypes[signature[0] as string] as string;
     const args = signature.slice(2, -1).split("").map((letter) => koffiTypes[letter] as string);
     try {
@@ -178,5 +190,5 @@ export function bindGgml(base: LibraryHandle): Ggml {
     }
   }
   ops["ggml_init"] = base.func("ggml_init", "void *", [initParamsType]);
-  return ops as unknown as Ggml;
+  return ops as unknown as Pick<Ggml, K>;
 }

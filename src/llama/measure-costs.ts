@@ -8,7 +8,7 @@ import { calibrate, calibrateChange, calibratePrefill } from "../engine/calibrat
 import { CostTable, type CostTableData } from "../engine/cost-table.ts";
 import type { Engine } from "../engine/engine.ts";
 import type { LlamaBackend } from "./backend.ts";
-import { draftVocabOf } from "./draft-vocab.ts";
+import { isVocabFile } from "./draft-vocab.ts";
 import type { OpenEngineHooks } from "./open-engine.ts";
 
 type Hooks = Pick<OpenEngineHooks, "progress" | "cacheDir" | "group">;
@@ -49,7 +49,7 @@ export function measureCosts(engine: Engine, backend: LlamaBackend, options: Eng
 
 /** One file per model, heads, device, library and every option that changes what a step costs. */
 function costTableFile(options: EngineOptions, backend: LlamaBackend, { cacheDir, group }: Hooks, isCrowded: boolean): string {
-  const vocabFile = typeof draftVocabOf(options.specDraftVocab) === "number" ? [] : [options.specDraftVocab];
+  const vocabFile = isVocabFile(options.specDraftVocab) ? [options.specDraftVocab] : [];
   const identity = [options.model, ...options.specDraftModel, ...vocabFile].map((file) => {
     const { size, mtimeMs } = fs.statSync(file);
     return [path.resolve(file), size, mtimeMs];

@@ -3,7 +3,7 @@
  * its creation: attaching one later rebuilds the scheduler and drops graphs. Freed only after their context.
  */
 import type { SlotSampling } from "../engine/backend.ts";
-import { createBatchedArgmax, } from "./batched-argmax.ts";
+import { createBatchedArgmax } from "./batched-argmax.ts";
 import type { GatheredRows } from "./gathered-rows.ts";
 import type { Llama } from "./library.ts";
 import type { Pointer } from "./structs.ts";
@@ -44,7 +44,11 @@ export function createChains(llama: Llama, samplings: readonly SlotSampling[], i
   return {
     configs: words.length === 0 ? null : BigUint64Array.from(words),
     n: chains.length,
-    problem: () => (limit === undefined ? undefined : isGreedy && argmax !== undefined ? argmax.problem() : "its drafts are not greedy ones of the batched argmax"),
+    problem: () => {
+      if (limit === undefined) return undefined;
+      if (!isGreedy || !isBatched) return "its drafts are not greedy ones of the batched argmax";
+      return argmax === undefined ? "this library lays out its tensors otherwise than is known" : argmax.problem();
+    },
     tokens: limit?.ids,
     free: () => {
       chains.splice(0).forEach((chain) => api.llama_sampler_free(chain));

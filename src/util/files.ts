@@ -14,7 +14,7 @@ export function temporaryName(file: string): string {
 export function readFully(fd: number, bytes: Uint8Array, position: number): void {
   for (let done = 0; done < bytes.length; ) {
     const n = fs.readSync(fd, bytes, done, bytes.length - done, position + done);
-    if (n === 0) throw new UserError("a file became shorter while it was read; was it changed?");
+    if (n === 0) throw new UserError(`a file ends ${done} bytes into the ${bytes.length} at ${position}; was it changed while it was read?`);
     done += n;
   }
 }

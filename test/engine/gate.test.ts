@@ -287,6 +287,18 @@ test("where little can be won probes are rarer", () => {
   expect(nDrafting(19)).toBeGreaterThan(4);
 });
 
+test("whoever asks after a rest learns of how many sequences it was, whichever way its steps were taken", () => {
+  const row = [1, 3, 5];
+  for (const take of [(gate: Gate) => gate.choose(4, 2), (gate: Gate) => gate.rest(4)]) {
+    const gate = new Gate({ mode: "adaptive", nMax: 2 }, new CostTable({ nSeqs: [1, 4], stepMs: [row, row], changeMs: 0, moveMs: 0, prefillBaseMs: 0, prefillRowMs: 1 }));
+    gate.choose(4, 2);
+    gate.endStep(4, 0, 1);
+    expect([gate.isResting(4), gate.restedWith]).toEqual([true, 0]);
+    take(gate);
+    expect(gate.restedWith).toBe(4);
+  }
+});
+
 test("costs at rest: all on a GPU, one in 64 on a CPU, at no fixed place after a break", () => {
   const wanted = (samplesCost: boolean, mode: "adaptive" | "fixed" = "adaptive"): number[] => {
     const row = [1, 3, 5];

@@ -1,9 +1,24 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import type { Rows } from "../../src/engine/backend.ts";
 import { createBackend, type LlamaBackend } from "../../src/llama/backend.ts";
 import { UserError } from "../../src/util/errors.ts";
 import { checkEngineOptions, engineOptions } from "../../src/config/engine-options.ts";
 import { Rng } from "../../src/util/rng.ts";
 import { tinyTrunk, tinyWithHead } from "./tiny-model.ts";
+
+/** Rows `at` to `at + nRows - 1` of each sequence; which are outputs says `isOutput`, by the place within a sequence. */
+function fillRows(rows: Rows, seqs: readonly number[], nRows: number, at: number, isOutput: (i: number) => boolean): void {
+  rows.n = 0;
+  for (const seq of seqs) {
+    for (let i = 0; i < nRows; i++) {
+      const row = rows.n++;
+      rows.tokens[row] = 300 + ((seq * 131 + (at + i) * 17) % 3000);
+      rows.positions[row] = at + i;
+      rows.seqs[row] = seq;
+      rows.outputs[row] = isOutput(i) ? 1 : 0;
+    }
+  }
+}
 
 /** One argmax over all rows must say what libllama's own, one a row, says, with idle slots and several rows a sequence. */
 describe("the batched argmax", () => {
@@ -22,16 +37,7 @@ describe("the batched argmax", () => {
 
   const decode = ({ target }: LlamaBackend, seqs: readonly number[], nRows: number, at: number): number[] => {
     const { rows } = target;
-    rows.n = 0;
-    for (const seq of seqs) {
-      for (let i = 0; i < nRows; i++) {
-        const row = rows.n++;
-        rows.tokens[row] = 300 + ((seq * 131 + (at + i) * 17) % 3000);
-        rows.positions[row] = at + i;
-        rows.seqs[row] = seq;
-        rows.outputs[row] = 1;
-      }
-    }
+    fillRows(rows, seqs, nRows, at, () => true);
     target.decode();
     return Array.from({ length: rows.n }, (_, row) => target.greedyToken(row));
   };
@@ -55,21 +61,10 @@ describe("drafts from the first tokens of the vocabulary", () => {
   const draft = ({ heads: [head] }: LlamaBackend, seqs: readonly number[], nRows: number, at: number, isOutput = true): number[] => {
     const { rows, nEmbd } = head as NonNullable<typeof head>;
     const rng = new Rng(at + 1);
-    rows.n = 0;
-    const last: number[] = [];
-    for (const seq of seqs) {
-      for (let i = 0; i < nRows; i++) {
-        const row = rows.n++;
-        rows.tokens[row] = 300 + ((seq * 131 + (at + i) * 17) % 3000);
-        rows.positions[row] = at + i;
-        rows.seqs[row] = seq;
-        rows.outputs[row] = isOutput && i === nRows - 1 ? 1 : 0;
-        for (let j = 0; j < nEmbd; j++) rows.hidden[row * nEmbd + j] = rng.uniform() * 2 - 1;
-      }
-      last.push(rows.n - 1);
-    }
+    fillRows(rows, seqs, nRows, at, (i) => isOutput && i === nRows - 1);
+    for (let j = 0; j < rows.n * nEmbd; j++) rows.hidden[j] = rng.uniform() * 2 - 1;
     head?.decode();
-    return last;
+    return seqs.map((_, i) => (i + 1) * nRows - 1);
   };
 
   test("are those that the whole head's logits put first among them, over changing shapes", async () => {

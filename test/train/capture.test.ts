@@ -1,8 +1,12 @@
 import * as fs from "node:fs";
 import * as path from "node:path";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
+import { command as draftVocab } from "../../src/commands/draft-vocab.ts";
+import type { Io } from "../../src/config/command.ts";
+import { parseArguments } from "../../src/config/options.ts";
 import { decodeFloats } from "../../src/hf/elements.ts";
 import { createContext } from "../../src/llama/create-context.ts";
+import { draftVocabOf } from "../../src/llama/draft-vocab.ts";
 import { loadLlama } from "../../src/llama/library.ts";
 import { loadModel } from "../../src/llama/model.ts";
 import { loadVocab } from "../../src/llama/vocab.ts";
@@ -148,4 +152,29 @@ describe("going on", () => {
     await expect(smallCapture(temporaryFolder(), { maxNew: 4000 })).rejects.toThrow(/longer than the 2048/);
     await expect(smallCapture(temporaryFolder(), { lines: [] })).rejects.toThrow(UserError);
   });
+});
+
+test("draft-vocab lists what the model wrote most, keeps a file that is there, and says what it cannot do", async () => {
+  const file = path.join(folder, "tokens.json");
+  const run = async (...argv: string[]): Promise<Record<string, unknown>> => {
+    const out: string[] = [];
+    const { options } = parseArguments(draftVocab.options, argv, draftVocab.positionals);
+    await draftVocab.run(options, { json: true, out: (line: string) => out.push(line), signal: new AbortController().signal } as unknown as Io);
+    return JSON.parse(out.join("")) as Record<string, unknown>;
+  };
+  const written = new Map<number, number>();
+  for (const { tokens, nPrompt } of dataset.training) for (const token of tokens.subarray(nPrompt)) written.set(token, (written.get(token) ?? 0) + 1);
+  const result = await run(folder, "-o", file, "-n", "300");
+  const list = draftVocabOf(file);
+  if (typeof list === "number") throw new Error("a file was expected");
+  expect(list.nVocab).toBe(4096);
+  expect(list.tokens).toHaveLength(300);
+  const counts = [...list.tokens].map((token) => written.get(token) ?? 0);
+  expect(counts).toEqual([...written.values(), ...new Array<number>(300).fill(0)].sort((a, b) => b - a).slice(0, 300));
+  expect(result).toMatchObject({ nTokens: 300, nSeen: Math.min(300, written.size), nCounted: [...written.values()].reduce((a, b) => a + b, 0) });
+  await expect(run(folder, "-o", file, "-n", "200")).rejects.toThrow("--force");
+  expect(draftVocabOf(file)).toEqual(list);
+  await expect(run(folder, "-o", `${file}2`, "-n", "4096")).rejects.toThrow("the vocabulary has 4096");
+  await expect(run(path.join(folder, "nothing"), "-o", `${file}2`)).rejects.toThrow("run foretoken capture first");
+  expect(fs.existsSync(`${file}2`)).toBe(false);
 });
