@@ -170,7 +170,7 @@ test("draft-vocab lists what the model wrote most, keeps a file that is there, a
   expect(list.nVocab).toBe(4096);
   expect(list.tokens).toHaveLength(300);
   const counts = [...list.tokens].map((token) => written.get(token) ?? 0);
-  expect(counts).toEqual([...written.values(), ...new Array<number>(300).fill(0)].sort((a, b) => b - a).slice(0, 300));
+  expect(counts).toEqual([...written.values(), ...Array.from({ length: 300 }, () => 0)].sort((a, b) => b - a).slice(0, 300));
   expect(result).toMatchObject({ nTokens: 300, nSeen: Math.min(300, written.size), nCounted: [...written.values()].reduce((a, b) => a + b, 0) });
   await expect(run(folder, "-o", file, "-n", "200")).rejects.toThrow("--force");
   expect(draftVocabOf(file)).toEqual(list);
