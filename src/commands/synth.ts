@@ -6,8 +6,9 @@ import { forceOverwrite } from "../config/common.ts";
 import type { ModelShape } from "../gguf/model-shape.ts";
 import { synthFileTypes } from "../gguf/synth/quantize-choice.ts";
 import { namedShapes, ShapeFile, shapeFromFile } from "../gguf/synth/shapes.ts";
-import { synthesize } from "../gguf/synth/synthesize.ts";
+import { synthesize, type SynthRule } from "../gguf/synth/synthesize.ts";
 import { readModelConfig } from "../hf/config.ts";
+import { compilePattern, parseTensorRule } from "../llama/quantize-types.ts";
 import { UserError, errorMessage, hasErrorCode, usageError } from "../util/errors.ts";
 import { refuseOverwrite } from "../util/files.ts";
 import { formatBytes, formatFixed } from "../util/format.ts";
@@ -23,6 +24,7 @@ export const command = defineCommand({
     shape: z.string().default("ornith-35b").meta({ description: `${[...namedShapes.keys()].join(", ")}, a JSON file of sizes, or a checkpoint's config.json`, placeholder: "NAME|FILE.json" }),
     type: fileType.default("IQ4_XS").meta({ description: "file type of the trunk", placeholder: "TYPE" }),
     headType: fileType.default("Q6_K").meta({ description: "type of the MTP head's matrices", placeholder: "TYPE" }),
+    tensorType: z.array(z.string()).default([]).meta({ description: "PATTERN=TYPE: matrices whose name the expression is found in get this type; the first rule that matches wins", placeholder: "RULE" }),
     output: z.string().meta({ short: "o", description: "the GGUF file to write", placeholder: "FILE" }),
     seed: z.int().min(0).default(1).meta({ description: "equal seeds give equal files" }),
     force: forceOverwrite,
@@ -37,6 +39,7 @@ export const command = defineCommand({
       shape,
       type: options.type.toUpperCase(),
       headType: options.headType.toUpperCase(),
+      rules: options.tensorType.map(synthRule),
       signal: io.signal,
       onBytes(nBytes, totalBytes) {
         progress.setTotal(totalBytes);
@@ -50,6 +53,12 @@ export const command = defineCommand({
     else io.out(`${result.output}: ${formatFixed(result.nParameters / 1e6, 1)} M parameters, ${result.nTensors} tensors, ${formatBytes(result.sizeBytes)}, ${bitsPerWeight.toFixed(2)} BPW, written in ${seconds.toFixed(1)} s`);
   },
 });
+
+function synthRule(text: string): SynthRule {
+  const { pattern, type } = parseTensorRule(text, "--tensor-type");
+  if (type === "copy") throw usageError(`--tensor-type ${text}: there is nothing to copy from; give a type`);
+  return { pattern: compilePattern(pattern), type };
+}
 
 function readShape(name: string): ModelShape {
   const named = namedShapes.get(name);

@@ -19,6 +19,22 @@ const unconditionalRates = z
   })
   .optional();
 
+/** See llama/graph-edits.ts. */
+export const graphEditNames = ["bf16-copies", "contiguous-conv"] as const;
+export type GraphEditName = (typeof graphEditNames)[number];
+
+/** "auto", or the changes that are wanted. */
+const graphEdits = z
+  .string()
+  .default("auto")
+  .transform((text, context) => {
+    if (text === "auto") return text;
+    const names = text === "none" ? [] : text.split(",");
+    const known = graphEditNames.filter((name) => names.includes(name));
+    if (known.length !== names.length) context.addIssue(`auto, none, or some of ${graphEditNames.join(",")}`);
+    return known;
+  });
+
 const modelFields = {
   model: z.string().min(1).meta({ short: "m", description: "GGUF file of the model", placeholder: "FILE" }),
   ctxSize: z.int().min(0).default(0).meta({ short: "c", description: "context cells over all slots; 0: 4096 a slot, less when the model was trained for less", placeholder: "N" }),
@@ -67,6 +83,7 @@ const runFields = {
   sampling: z.enum(["auto", "device-greedy", "device", "host"]).default("auto").meta({ description: "where target tokens are sampled" }),
   specDraftSampling: z.enum(["auto", "device-greedy", "device", "host"]).default("auto").meta({ description: "where draft tokens are sampled" }),
   batchedArgmax: z.boolean().default(true).meta({ description: "device-greedy: one argmax for all rows of a forward; off: libllama's, one a row" }),
+  graphEdits: graphEdits.meta({ description: "changes of libllama's graphs that CUDA computes faster, for steps of more than eight rows: bf16-copies of small matrices (memory: 2 bytes a weight of them), contiguous-conv; auto: both with CUDA, where tokens are sampled on the device", placeholder: "auto|none|LIST" }),
   hostSlots: z.int().min(0).optional().meta({ description: "slots that keep all logits, for grammars, penalties, biases and logprobs", placeholder: "N" }),
   cacheRam: z.int().min(0).default(0).meta({ aliases: ["cram"], description: "MiB for saved states of prompts and histories, restored when a prompt extends one (implies --cache-prompt); 0 off", placeholder: "MIB" }),
   cachePrompt: z.boolean().default(false).meta({ description: "reuse a slot's history when a prompt extends it" }),

@@ -2,12 +2,15 @@
  * Backend on libllama: one target context and a draft context for each head, with all that is costly to change fixed
  * here. A head in the target's file shares its model; a head in a file of its own is a model of its own.
  */
+import type { GraphEditName } from "../config/engine-options.ts";
 import type { Backend, BackendDescription, SlotSampling } from "../engine/backend.ts";
 import { UserError } from "../util/errors.ts";
+import { Bf16Copies } from "./bf16-copies.ts";
 import type { LlamaContext } from "./context.ts";
 import { createContext, type CacheType, type ContextOptions, type FlashAttention } from "./create-context.ts";
 import type { DraftVocab } from "./draft-vocab.ts";
 import { createGrammar } from "./grammar.ts";
+import { usefulEdits } from "./graph-edits.ts";
 import { checkHead, checkTarget, readModelFacts, type ModelFacts } from "./head-check.ts";
 import { loadLlama } from "./library.ts";
 import { loadModel, type Model, type ModelOptions } from "./model.ts";
@@ -59,6 +62,8 @@ export interface BackendOptions {
   readonly graphReuse?: boolean;
   /** "device-greedy": one argmax for all rows of a forward (batched-argmax.ts) instead of libllama's one a row. */
   readonly batchedArgmax?: boolean;
+  /** Changes of the target's graphs, where steps can gain by them. */
+  readonly graphEdits?: readonly GraphEditName[];
   /** Cells that the KV caches show from the start, so that graphs need no rebuilding as they fill; 0 off. */
   readonly nPinnedCells?: number;
   /** Repacked CPU weights; off for rows that are bitwise equal at every batch width. */
@@ -86,6 +91,8 @@ export interface LlamaBackend extends Backend, Disposable {
   readonly vocab: Vocab;
   /** CPU threads of a decode. */
   readonly nThreads: number;
+  /** Why some of its graphs are not edited as asked; undefined where they are. */
+  readonly editProblem: string | undefined;
 }
 
 /** Draft contexts are one forward for ragged rows only when their KV cache is one pool. */
@@ -113,8 +120,9 @@ export function createBackend(options: BackendOptions): LlamaBackend {
     const { model, headModels } = loadModels(options, keep);
     const { llama } = model;
     const plan = planContexts(options, model, headModels.length);
-    const target = keep(createContext(model, plan.target));
-    const plainTarget = plan.plainTarget === undefined ? undefined : keep(createContext(model, plan.plainTarget));
+    const copies = keep(new Bf16Copies(llama, model.path));
+    const target = keep(createContext(model, plan.target, copies));
+    const plainTarget = plan.plainTarget === undefined ? undefined : keep(createContext(model, plan.plainTarget, copies));
     const staging = plainTarget === undefined ? undefined : keep(new Staging(llama, model.devices));
     const heads = headModels.map((head, i) => keep(createContext(head, plan.heads[i] as ContextOptions)));
     const vocab = new Vocab(model, false);
@@ -125,6 +133,7 @@ export function createBackend(options: BackendOptions): LlamaBackend {
       heads,
       vocab,
       nThreads: plan.target.nThreads,
+      editProblem: [target, plainTarget, ...heads].map((context) => context?.graphEdits?.problem()).find((problem) => problem !== undefined),
       description: describe(options, model),
       createGrammar: (gbnf) => keep(createGrammar(vocab, llama.api, gbnf, (grammar) => open.delete(grammar))),
       isEndOfGeneration: (token) => vocab.isEndOfGeneration(token),
@@ -192,6 +201,8 @@ export function planContexts(options: BackendOptions, model: { readonly nCtxTrai
     nPinnedCells: options.nPinnedCells ?? 0,
     ...(options.evalCallback === undefined ? {} : { evalCallback: options.evalCallback }),
   } as const;
+  // A head's few matrices gain nothing.
+  const editsFor = (rowsPerSeq: number): { graphEdits: readonly GraphEditName[] } => ({ graphEdits: usefulEdits(options.graphEdits ?? [], nSeq, rowsPerSeq) });
   const slots = Array.from({ length: nSeq }, (_, seq): SlotSampling => (seq < nSlots ? (options.targetSampling ?? "host") : "host"));
   const target: ContextOptions = {
     ...shared,
@@ -202,9 +213,10 @@ export function planContexts(options: BackendOptions, model: { readonly nCtxTrai
     nOutputsPerSeq: Math.max(nMax + 1, options.nOutputsPerSeq ?? 1),
     isDraft: false,
     hiddenRows: nHeads > 0 ? "all" : "none",
+    ...editsFor(nMax + 1),
     ...(options.targetEvalCallback === undefined ? {} : { evalCallback: options.targetEvalCallback }),
   };
-  const plainTarget = options.plainTarget === true && model.isRecurrent && nMax > 0 ? { ...target, nRollback: 0, nOutputsPerSeq: options.nOutputsPerSeq ?? 1 } : undefined;
+  const plainTarget = options.plainTarget === true && model.isRecurrent && nMax > 0 ? { ...target, ...editsFor(1), nRollback: 0, nOutputsPerSeq: options.nOutputsPerSeq ?? 1 } : undefined;
   const draftSlots = Array.from({ length: nSeq + nScratchSeq }, (): SlotSampling => options.draftSampling ?? "host");
   const heads = Array.from({ length: nHeads }, (_, i): ContextOptions => {
     const feedsNext = i + 1 < nHeads;

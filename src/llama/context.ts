@@ -9,6 +9,7 @@
 import { DecodeError, type Candidates, type ContextLimits, type DecodeContext, type Rows, type SlotSampling } from "../engine/backend.ts";
 import { argmax } from "./argmax.ts";
 import type { LlamaApi } from "./api.ts";
+import type { GraphEdits } from "./graph-edits.ts";
 import type { Model } from "./model.ts";
 import { checkRows, createSequenceState, recordRows, type SequenceState } from "./row-check.ts";
 import { pinCell } from "./pin-cells.ts";
@@ -22,6 +23,7 @@ export interface ContextParts {
   readonly model: Model;
   readonly pointer: Pointer;
   readonly chains: SamplerChains;
+  readonly edits: GraphEdits | undefined;
   readonly samplings: readonly SlotSampling[];
   readonly limits: ContextLimits;
   readonly isDraft: boolean;
@@ -61,6 +63,11 @@ export class LlamaContext implements DecodeContext, Disposable {
   #nOutputs = 0;
   #nDecodes = 0;
   #counters = { nDecodes: 0, nReusedGraphs: 0 };
+
+  /** Undefined where graphs are left as they are. */
+  get graphEdits(): GraphEdits | undefined {
+    return this.#parts.edits;
+  }
 
   constructor(parts: ContextParts) {
     const { model, limits } = parts;

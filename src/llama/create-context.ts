@@ -1,9 +1,12 @@
 /** Makes a decode context with everything fixed that is costly to change later: chains, snapshots, output rows, KV layout. */
 import { UserError } from "../util/errors.ts";
+import type { GraphEditName } from "../config/engine-options.ts";
 import type { ContextLimits, SlotSampling } from "../engine/backend.ts";
 import { LlamaContext } from "./context.ts";
 import type { DraftVocab } from "./draft-vocab.ts";
 import { GatheredRows } from "./gathered-rows.ts";
+import type { Bf16Copies } from "./bf16-copies.ts";
+import { createGraphEdits } from "./graph-edits.ts";
 import { captureLog, reasonIn } from "./library.ts";
 import type { Model } from "./model.ts";
 import { createChains } from "./sampler.ts";
@@ -45,17 +48,24 @@ export interface ContextOptions {
   readonly isArgmaxBatched?: boolean;
   /** "device-greedy" chooses among so many first tokens of the vocabulary (0 or all there are: no limit), or among these, and the LM head computes no others' logits. */
   readonly argmaxTokens?: number | DraftVocab;
+  /** Changes of its graphs; only where a sequence is sampled on the device does libllama show them. */
+  readonly graphEdits?: readonly GraphEditName[];
   /** Called by ggml around every node of a graph; slow. See forward-counter.ts. */
   readonly evalCallback?: Pointer;
 }
 
-/** @throws {UserError} when a limit is broken, the model lacks what is asked, or libllama refuses (out of memory). */
-export function createContext(model: Model, options: ContextOptions): LlamaContext {
+/**
+ * @param copies of the model's matrices, for `graphEdits`; closed by its owner, after the context
+ * @throws {UserError} when a limit is broken, the model lacks what is asked, or libllama refuses (out of memory).
+ */
+export function createContext(model: Model, options: ContextOptions, copies?: Bf16Copies): LlamaContext {
   checkModel(model, options);
   const { api } = model.llama;
   const nSeq = options.samplings.length;
   if (nSeq < 1 || nSeq > MAX_SEQ) throw new UserError(`${nSeq} sequences: libllama allows 1 to ${MAX_SEQ}; lower --parallel`);
-  const chains = createChains(model.llama, options.samplings, options.isArgmaxBatched ?? true, limitOf(model, options.argmaxTokens ?? 0));
+  const names = options.graphEdits ?? [];
+  const edits = names.length === 0 ? undefined : createGraphEdits(model.llama, { copies: names.includes("bf16-copies") ? copies : undefined, isConvContiguous: names.includes("contiguous-conv") });
+  const chains = createChains(model.llama, options.samplings, { isBatched: options.isArgmaxBatched ?? true, limit: limitOf(model, options.argmaxTokens ?? 0), edits });
   const isPinned = options.isKvUnified && (options.nPinnedCells ?? 0) > 1;
   const params = contextParams(options, chains.configs, chains.n, isPinned ? 1 : 0);
   let pointer: Pointer | null = null;
@@ -78,7 +88,7 @@ export function createContext(model: Model, options: ContextOptions): LlamaConte
       nOutputsPerSeq: options.nOutputsPerSeq,
       nRollback: model.isRecurrent && !options.isDraft ? api.llama_n_rs_seq(pointer) : Infinity,
     };
-    return new LlamaContext({ model, pointer, chains, samplings: options.samplings, limits, isDraft: options.isDraft, hasHidden: options.hiddenRows === "all", pinnedCell: isPinned ? Math.min(options.nPinnedCells ?? 0, options.nCells) - 1 : 0 });
+    return new LlamaContext({ model, pointer, chains, edits, samplings: options.samplings, limits, isDraft: options.isDraft, hasHidden: options.hiddenRows === "all", pinnedCell: isPinned ? Math.min(options.nPinnedCells ?? 0, options.nCells) - 1 : 0 });
   } catch (error) {
     // Chains may be freed only after the context that has them.
     if (pointer !== null) api.llama_free(pointer);

@@ -10,17 +10,18 @@ import type { Llama } from "./library.ts";
 import type { Pointer } from "./structs.ts";
 
 /** 64-bit words of a ggml_tensor. The operator is the lower half of word 10. */
-export const words = { type: 0, buffer: 1, ne0: 2, ne1: 3, nb1: 7, op: 10, src0: 19, src1: 20, viewSource: 29, viewOffset: 30 } as const;
-const tensorBytes = 336;
+export const words = { type: 0, buffer: 1, ne0: 2, ne1: 3, nb0: 6, nb1: 7, op: 10, src0: 19, src1: 20, viewSource: 29, viewOffset: 30 } as const;
+export const tensorBytes = 336;
 const lowerHalf = 0xffff_ffffn;
 
-const functions = ["ggml_init", "ggml_free", "ggml_new_tensor_2d", "ggml_set_output", "ggml_reshape_1d", "ggml_view_1d", "ggml_pad", "ggml_argmax", "ggml_mul_mat"] as const;
+const functions = ["ggml_init", "ggml_free", "ggml_new_tensor_2d", "ggml_set_output", "ggml_reshape_1d", "ggml_view_1d", "ggml_pad", "ggml_argmax", "ggml_mul_mat", "ggml_concat"] as const;
 
 export interface GraphOps {
   readonly ggml: Pick<Ggml, (typeof functions)[number]>;
   /** Operator numbers. */
   readonly mulMatOp: number;
   readonly padOp: number;
+  readonly concatOp: number;
 }
 
 export const wordsAt = (address: Pointer, bytes: number): BigUint64Array => new BigUint64Array(koffi.view(address, bytes));
@@ -28,6 +29,8 @@ export const tensorAt = (tensor: Pointer): BigUint64Array => wordsAt(tensor, ten
 /** Number of the type. */
 export const typeOf = (tensor: BigUint64Array): number => Number((tensor[words.type] as bigint) & lowerHalf);
 const opOf = (tensor: BigUint64Array): number => Number((tensor[words.op] as bigint) & lowerHalf);
+/** Weights or an input: nothing computes it. */
+export const isLeaf = (tensor: BigUint64Array): boolean => opOf(tensor) === 0;
 
 /** GGML_OP_NONE: the node keeps its place and its memory in the graph, and no backend computes it. */
 function setIdle(tensor: BigUint64Array): void {
@@ -46,11 +49,13 @@ export function bindGraphOps(llama: Llama): GraphOps | undefined {
     const padded = ggml.ggml_pad(context, product, 0, 1, 0, 0);
     const view = tensorAt(ggml.ggml_view_1d(context, padded, 5, 60));
     const fields = tensorAt(product);
+    const joined = tensorAt(ggml.ggml_concat(context, weights, weights, 1));
     const isKnown =
       view[words.ne0] === 5n && view[words.viewSource] === padded && view[words.viewOffset] === 60n && //
       fields[words.ne0] === 5n && fields[words.ne1] === 3n && fields[words.nb1] === 20n && //
-      fields[words.src0] === weights && fields[words.src1] === rows && tensorAt(padded)[words.src0] === product && opOf(tensorAt(weights)) === 0;
-    return isKnown ? { ggml, mulMatOp: opOf(fields), padOp: opOf(tensorAt(padded)) } : undefined;
+      fields[words.src0] === weights && fields[words.src1] === rows && tensorAt(padded)[words.src0] === product && isLeaf(tensorAt(weights)) && //
+      joined[words.nb0] === 4n && joined[words.op] as bigint >> 32n === 1n;
+    return isKnown ? { ggml, mulMatOp: opOf(fields), padOp: opOf(tensorAt(padded)), concatOp: opOf(joined) } : undefined;
   } finally {
     ggml.ggml_free(context);
   }

@@ -1,6 +1,6 @@
 /** An engine on libllama from one option set: load, make contexts, measure what steps cost. */
 import * as fs from "node:fs";
-import type { EngineOptions } from "../config/engine-options.ts";
+import { graphEditNames, type EngineOptions } from "../config/engine-options.ts";
 import type { SlotSampling } from "../engine/backend.ts";
 import { defaultEngineConfig, type EngineConfig } from "../engine/config.ts";
 import type { Drafter } from "../engine/drafters/drafter.ts";
@@ -53,8 +53,13 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
   const gpus = options.gpuLayers > 0 ? selectDevices(llama, options.device ?? "auto") : [];
   const used = (): number => usedBytes(llama.deviceApi, gpus);
   const before = used();
-  const make = (): LlamaBackend => createBackend(backendOptions(options, hooks, gpus.length > 0));
+  const make = (): LlamaBackend => createBackend(backendOptions(options, hooks, gpus));
   const backend = hooks.group === undefined ? make() : hooks.group.barrier.inTurn(make);
+  // Asked for by nobody, they are left out where they cannot be had.
+  if (options.graphEdits !== "auto" && backend.editProblem !== undefined) {
+    backend.close();
+    throw new UserError(`--graph-edits ${options.graphEdits.join(",")}: ${backend.editProblem}; give --graph-edits none`);
+  }
   const drafter = hooks.drafter ?? (options.specOracle === undefined ? undefined : readOracle(options.specOracle, options, backend));
   let isCalibrating = false;
   const engine = new Engine({
@@ -82,7 +87,8 @@ export function openEngine(options: EngineOptions, hooks: OpenEngineHooks): Open
   return { engine, backend };
 }
 
-function backendOptions(options: EngineOptions, hooks: Pick<OpenEngineHooks, "progress" | "drafter" | "targetEvalCallback" | "group">, hasGpu: boolean): BackendOptions {
+function backendOptions(options: EngineOptions, hooks: Pick<OpenEngineHooks, "progress" | "drafter" | "targetEvalCallback" | "group">, gpus: readonly Device[]): BackendOptions {
+  const hasGpu = gpus.length > 0;
   const isSpeculative = options.specType === "draft-mtp" && options.specDraftNMax > 0;
   return {
     modelPath: options.model,
@@ -110,6 +116,7 @@ function backendOptions(options: EngineOptions, hooks: Pick<OpenEngineHooks, "pr
     nHostSlots: options.hostSlots ?? (slotSampling(options.sampling, hasGpu, "device-top-k") === "host" ? 0 : 1),
     graphReuse: options.graphReuse,
     batchedArgmax: options.batchedArgmax,
+    graphEdits: options.graphEdits === "auto" ? (gpus.some(({ name }) => name.startsWith("CUDA")) ? graphEditNames : []) : options.graphEdits,
     nPinnedCells: options.kvPin ?? (hasGpu ? Math.min(8192, Math.floor(options.ctxSize / 2)) : 0),
     llamaDir: options.llamaDir,
     ...(hooks.group === undefined ? {} : { shared: hooks.group.models }),
@@ -127,7 +134,7 @@ export function loadShared(options: EngineOptions, progress: (fraction: number, 
   const gpus = options.gpuLayers > 0 ? selectDevices(llama, options.device ?? "auto") : [];
   const before = usedBytes(llama.deviceApi, gpus);
   const open: Model[] = [];
-  const { model, headModels } = loadModels(backendOptions(options, { progress }, gpus.length > 0), (loaded) => (open.push(loaded), loaded));
+  const { model, headModels } = loadModels(backendOptions(options, { progress }, gpus), (loaded) => (open.push(loaded), loaded));
   return {
     models: { model: model.pointer, heads: headModels.map((head) => head.pointer) },
     loadedBytes: () => usedBytes(llama.deviceApi, gpus) - before,

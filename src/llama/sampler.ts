@@ -5,6 +5,7 @@
 import type { SlotSampling } from "../engine/backend.ts";
 import { createBatchedArgmax } from "./batched-argmax.ts";
 import type { GatheredRows } from "./gathered-rows.ts";
+import type { GraphEdits } from "./graph-edits.ts";
 import type { Llama } from "./library.ts";
 import type { Pointer } from "./structs.ts";
 
@@ -27,8 +28,9 @@ export interface SamplerChains {
  * One chain for each sequence that is not "host".
  * @param isBatched false takes libllama's own greedy sampler, for measuring what one argmax for all rows is worth
  * @param limit "device-greedy" chooses among some tokens only; all sequences must be that then
+ * @param edits see each graph before the samplers do
  */
-export function createChains(llama: Llama, samplings: readonly SlotSampling[], isBatched = true, limit?: GatheredRows): SamplerChains {
+export function createChains(llama: Llama, samplings: readonly SlotSampling[], { isBatched = true, limit, edits }: { readonly isBatched?: boolean; readonly limit?: GatheredRows | undefined; readonly edits?: GraphEdits | undefined } = {}): SamplerChains {
   const { api } = llama;
   const chains: Pointer[] = [];
   const isGreedy = samplings.every((sampling) => sampling === "device-greedy");
@@ -37,6 +39,7 @@ export function createChains(llama: Llama, samplings: readonly SlotSampling[], i
   samplings.forEach((sampling, seq) => {
     if (sampling === "host") return;
     const chain = api.llama_sampler_chain_init({ no_perf: true });
+    if (edits !== undefined) api.llama_sampler_chain_add(chain, edits.create());
     api.llama_sampler_chain_add(chain, sampling === "device-greedy" ? (argmax?.create() ?? api.llama_sampler_init_greedy()) : api.llama_sampler_init_top_k(DEVICE_TOP_K));
     chains.push(chain);
     words.push(BigInt(seq), chain);
@@ -53,6 +56,7 @@ export function createChains(llama: Llama, samplings: readonly SlotSampling[], i
     free: () => {
       chains.splice(0).forEach((chain) => api.llama_sampler_free(chain));
       argmax?.close();
+      edits?.close();
       limit?.close();
     },
   };

@@ -39,6 +39,13 @@ describe("engine options", () => {
     expect(parse("--spec-synth-rates", "0.95,0.81,0.65").specSynthRates).toEqual([0.95, 0.81, 0.65]);
     for (const bad of ["0.5,0.6", "1.2", "a", "0.5,", "-0.1"]) expect(() => parse(`--spec-synth-rates=${bad}`)).toThrow(/spec-synth-rates/);
   });
+
+  test("graph edits are auto, none, or some by name, in the order in which they are made", () => {
+    expect(parse().graphEdits).toBe("auto");
+    expect(parse("--graph-edits", "none").graphEdits).toEqual([]);
+    expect(parse("--graph-edits", "contiguous-conv,bf16-copies").graphEdits).toEqual(["bf16-copies", "contiguous-conv"]);
+    for (const bad of ["", "all", "none,bf16-copies", "bf16-copies,bf16-copies"]) expect(() => parse(`--graph-edits=${bad}`)).toThrow(/graph-edits.*auto, none, or some of bf16-copies,contiguous-conv/s);
+  });
 });
 
 describe("server options", () => {

@@ -2,7 +2,7 @@ import { createHash } from "node:crypto";
 import * as fs from "node:fs";
 import * as os from "node:os";
 import * as path from "node:path";
-import { afterAll, expect, test } from "vitest";
+import { afterAll, describe, expect, test } from "vitest";
 import { arrayKey, countKey, stringKey } from "../../src/gguf/keys.ts";
 import { readArray } from "../../src/gguf/entry.ts";
 import { shapeOf } from "../../src/gguf/model-shape.ts";
@@ -119,4 +119,24 @@ test.each(Object.keys(decoders))("random %s blocks spread as asked, around zero"
   const spread = Math.sqrt(values.reduce((sum, x) => sum + x * x, 0) / values.length);
   expect(Math.abs(mean)).toBeLessThan(0.002);
   expect(Math.abs(spread / 0.02 - 1)).toBeLessThan(0.05);
+});
+
+describe("types by rule", () => {
+  const typesOf = async (name: string, rules: Parameters<typeof synthesize>[0]["rules"]): Promise<Map<string, string | undefined>> => new Map(readGgufHeader(await synth(name, { rules })).tensors.map((t) => [t.name, t.type?.name]));
+
+  test("the first rule that matches gives a matrix its type, head included; vectors and routers stay", async () => {
+    const types = await typesOf("ruled", [{ pattern: /shexp/, type: knownType("BF16") }, { pattern: /blk\.[34]\./, type: knownType("Q8_0") }]);
+    expect(types.get("blk.3.ffn_up_shexp.weight")).toBe("BF16");
+    expect(types.get("blk.3.ffn_gate_inp_shexp.weight")).toBe("F32");
+    expect(types.get("blk.3.ffn_gate_inp.weight")).toBe("F32");
+    expect(types.get("blk.3.ffn_up_exps.weight")).toBe("Q8_0");
+    expect(types.get("blk.4.nextn.eh_proj.weight")).toBe("Q8_0");
+    expect(types.get("blk.2.ffn_up_exps.weight")).toBe("IQ4_XS");
+  });
+
+  test("a rule that reaches nothing, and a type without random blocks, are refused before a file is begun", async () => {
+    await expect(typesOf("unmatched", [{ pattern: /ffn_gate_inp\./, type: knownType("Q8_0") }])).rejects.toThrow("the rule ffn_gate_inp\\.=Q8_0 matches no matrix of this shape");
+    await expect(typesOf("unknown", [{ pattern: /exps/, type: knownType("MXFP4") }])).rejects.toThrow("tensors of type MXFP4 cannot be synthesized; types are F32, F16, BF16, Q4_0");
+    expect(fs.existsSync(path.join(folder, "unmatched.gguf"))).toBe(false);
+  });
 });

@@ -33,6 +33,12 @@ const layouts: ReadonlyMap<string, Layout> = new Map<string, Layout>([
   ["IQ4_XS", { scaleAt: 0, unitSpread: rmsOfIq4Codes * 18.5 }],
 ]);
 
+const floatTypes: readonly string[] = ["F32", "F16", "BF16"];
+
+export const synthTensorTypes: readonly string[] = [...floatTypes, ...layouts.keys()];
+
+export const isSynthesizable = (type: GgmlType): boolean => synthTensorTypes.includes(type.name);
+
 export class RandomBlocks {
   readonly #rng: Rng;
   readonly #pools = new Map<string, Buffer>();

@@ -2,6 +2,7 @@
  * Writes a GGUF file that has the shape of a model and random weights: it loads, decodes and takes the time that the
  * model would take; its text means nothing.
  */
+import { UserError } from "../../util/errors.ts";
 import { Rng } from "../../util/rng.ts";
 import { stringEntry, u32Entry, type NewEntry } from "../kv.ts";
 import { nextnLayerTensors, outerTensors, trunkLayerTensors, type ExpectedTensor, type ModelShape } from "../model-shape.ts";
@@ -9,8 +10,14 @@ import { shapeEntries } from "../shape-entries.ts";
 import { elementCount, fileTypeId, knownType, quantizationVersion, tensorBytes, type GgmlType } from "../types.ts";
 import { newTensor, writeGguf, type Pieces, type TensorInput } from "../writer.ts";
 import { baseType, chooseType, isKept, withFallback } from "./quantize-choice.ts";
-import { RandomBlocks, randomFloats } from "./random-blocks.ts";
+import { isSynthesizable, RandomBlocks, randomFloats, synthTensorTypes } from "./random-blocks.ts";
 import { vocabularyEntries } from "./vocabulary.ts";
+
+/** A type for the matrices whose name the pattern is found in. */
+export interface SynthRule {
+  readonly pattern: RegExp;
+  readonly type: GgmlType;
+}
 
 export interface SynthOptions {
   readonly shape: ModelShape;
@@ -18,6 +25,8 @@ export interface SynthOptions {
   readonly type: string;
   /** Type of the matrices of the NextN layer. */
   readonly headType: string;
+  /** Over both types; the first rule that matches a name wins. */
+  readonly rules?: readonly SynthRule[] | undefined;
   readonly output: string;
   readonly seed: number;
   readonly signal?: AbortSignal | undefined;
@@ -33,7 +42,7 @@ export interface SynthResult {
 
 /**
  * Equal shape, types and seed give equal bytes.
- * @throws {UserError} for a type that cannot be synthesized, or a full disk.
+ * @throws {UserError} for a type that cannot be synthesized, a rule that reaches no matrix, or a full disk.
  */
 export async function synthesize(options: SynthOptions): Promise<SynthResult> {
   const { shape, type, headType } = options;
@@ -45,9 +54,10 @@ export async function synthesize(options: SynthOptions): Promise<SynthResult> {
   const largest = Math.max(...[...trunk, ...head].map((t) => elementCount(t.shape)));
   const blocks = new RandomBlocks(options.seed, largest);
   const rng = new Rng(options.seed + 1);
+  const ruled = typesByRule(options.rules ?? [], [...trunk, ...head]);
   const tensors: TensorInput[] = [
-    ...trunk.map((tensor) => randomTensor(tensor, chooseType(tensor, type, shape), blocks, rng)),
-    ...head.map((tensor) => randomTensor(tensor, isKept(tensor) ? knownType("F32") : withFallback(headBase, tensor.shape), blocks, rng)),
+    ...trunk.map((tensor) => randomTensor(tensor, ruled.get(tensor) ?? chooseType(tensor, type, shape), blocks, rng)),
+    ...head.map((tensor) => randomTensor(tensor, ruled.get(tensor) ?? (isKept(tensor) ? knownType("F32") : withFallback(headBase, tensor.shape)), blocks, rng)),
   ];
   const entries: NewEntry[] = [
     stringEntry("general.architecture", shape.architecture),
@@ -60,6 +70,20 @@ export async function synthesize(options: SynthOptions): Promise<SynthResult> {
   ];
   const { sizeBytes } = await writeGguf(options.output, { entries, tensors, signal: options.signal, onBytes: options.onBytes });
   return { output: options.output, sizeBytes, nTensors: tensors.length, nParameters: [...trunk, ...head].reduce((n, t) => n + elementCount(t.shape), 0) };
+}
+
+function typesByRule(rules: readonly SynthRule[], tensors: readonly ExpectedTensor[]): Map<ExpectedTensor, GgmlType> {
+  const matrices = tensors.filter((tensor) => !isKept(tensor));
+  for (const { pattern, type } of rules) {
+    if (!isSynthesizable(type)) throw new UserError(`tensors of type ${type.name} cannot be synthesized; types are ${synthTensorTypes.join(", ")}`);
+    if (!matrices.some(({ name }) => pattern.test(name))) throw new UserError(`the rule ${pattern.source}=${type.name} matches no matrix of this shape; their names are those of llama.cpp, for example ${matrices.at(-1)?.name}`);
+  }
+  return new Map(
+    matrices.flatMap((tensor) => {
+      const rule = rules.find(({ pattern }) => pattern.test(tensor.name));
+      return rule === undefined ? [] : [[tensor, withFallback(rule.type.name, tensor.shape)]];
+    }),
+  );
 }
 
 function randomTensor(tensor: ExpectedTensor, type: GgmlType, blocks: RandomBlocks, rng: Rng): TensorInput {

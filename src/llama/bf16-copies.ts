@@ -1,0 +1,87 @@
+/**
+ * BF16 copies of a model's small quantized matrices, for forwards of more than eight rows.
+ *
+ * Up to eight rows ggml-cuda multiplies quantized matrices by a kernel of its own for vectors (MMVQ_MAX_BATCH_SIZE of
+ * mmvq.cuh), beyond that by one for matrices (mmq.cu), whose 20 to 40 microseconds on an H200 hardly depend on how small
+ * the matrix is. Two thirds of the products outside of experts in a mixture of experts are small: shared experts, keys and
+ * values, the gates of linear attention. A BF16 matrix takes cuBLAS there, a few microseconds. Values are those of the
+ * quantized matrix, rounded to eight bits of mantissa; activations are rounded to BF16, where the other kernel rounds them to int8.
+ */
+import koffi from "koffi";
+import { ggmlType, knownType } from "../gguf/types.ts";
+import { DeviceMatrices } from "./device-matrix.ts";
+import { bindGgml, type Ggml } from "./ggml-ops.ts";
+import { isLeaf, tensorAt, typeOf, words } from "./graph-surgery.ts";
+import type { Llama } from "./library.ts";
+import type { Pointer } from "./structs.ts";
+
+/** A shared expert of 512 by 2,048 is small, an attention's 2,048 by 4,096 is not: reading that twice as wide costs what the kernel saves. */
+const mostElements = 1 << 21;
+
+const bf16 = knownType("BF16");
+
+/** Byte offset of `to_float` in ggml_type_traits (ggml.h). */
+const toFloatAt = 40;
+
+export class Bf16Copies implements Disposable {
+  readonly #matrices: DeviceMatrices;
+  readonly #api: Pick<Ggml, "ggml_fp32_to_bf16_row">;
+  readonly #traitsOf: (typeId: number) => Pointer;
+  readonly #toFloat = koffi.proto("void", ["void *", "void *", "int64_t"]);
+  /** By address of the quantized one; undefined for what is no such matrix. */
+  readonly #copies = new Map<number, Pointer | undefined>();
+  #nBytes = 0;
+
+  constructor(llama: Llama, modelPath: string) {
+    this.#matrices = new DeviceMatrices(llama, modelPath);
+    this.#api = bindGgml(llama.base, ["ggml_fp32_to_bf16_row"]);
+    this.#traitsOf = llama.base.func("ggml_get_type_traits", "void *", ["int32_t"]) as (typeId: number) => Pointer;
+  }
+
+  /** On the device, in all. */
+  get nBytes(): number {
+    return this.#nBytes;
+  }
+
+  /**
+   * The copy of the matrix at an address, made when first asked for; undefined where there is none to make.
+   * @throws {UserError} when the device has no room, or the file does not hold what is in memory
+   */
+  of(address: number): Pointer | undefined {
+    const known = this.#copies.get(address);
+    if (known !== undefined || this.#copies.has(address)) return known;
+    const weights = BigInt(address);
+    const copy = isSmall(weights) ? this.#make(weights) : undefined;
+    this.#copies.set(address, copy);
+    return copy;
+  }
+
+  #make(weights: Pointer): Pointer {
+    const stored = this.#matrices.stored(weights);
+    const { tensor } = stored;
+    const values = new Float32Array(tensor.nElements);
+    const toFloat = koffi.decode(this.#traitsOf(tensor.typeId), toFloatAt, "void *") as Pointer;
+    koffi.call(toFloat, this.#toFloat, stored.readAll(), values, tensor.nElements);
+    const copy = new Uint8Array(tensor.nElements * bf16.blockBytes);
+    this.#api.ggml_fp32_to_bf16_row(values, copy, tensor.nElements);
+    this.#nBytes += copy.length;
+    return this.#matrices.make(weights, bf16.id, tensor.shape[1] as number, copy);
+  }
+
+  /** Contexts whose graphs hold the copies must be freed before. */
+  close(): void {
+    this.#matrices.close();
+    this.#copies.clear();
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
+  }
+}
+
+function isSmall(weights: Pointer): boolean {
+  const fields = tensorAt(weights);
+  const type = ggmlType(typeOf(fields));
+  const isMatrix = isLeaf(fields) && fields[words.buffer] !== 0n && fields[words.ne1 + 1] === 1n && fields[words.ne1 + 2] === 1n;
+  return isMatrix && type !== undefined && type.blockSize > 1 && (fields[words.ne0] as bigint) * (fields[words.ne1] as bigint) <= mostElements;
+}

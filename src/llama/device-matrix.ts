@@ -1,0 +1,132 @@
+/**
+ * A matrix of our own on the device that has one of the model's, made of the rows in the model's file: a CPU may keep its
+ * weights repacked, and a repacked buffer cannot be read.
+ */
+import * as fs from "node:fs";
+import type { GgufTensor } from "../gguf/header.ts";
+import { readGguf } from "../gguf/split.ts";
+import { UserError } from "../util/errors.ts";
+import { readFully } from "../util/files.ts";
+import { bindGgml, type Ggml } from "./ggml-ops.ts";
+import { tensorAt, typeOf, words } from "./graph-surgery.ts";
+import type { Llama } from "./library.ts";
+import type { Nullable, Pointer } from "./structs.ts";
+
+/** GGML_BACKEND_BUFFER_USAGE_WEIGHTS: the scheduler computes where weights are. */
+const usageWeights = 1;
+
+const functions = [
+  "ggml_init",
+  "ggml_free",
+  "ggml_get_name",
+  "ggml_new_tensor_2d",
+  "ggml_backend_alloc_ctx_tensors_from_buft",
+  "ggml_backend_buffer_free",
+  "ggml_backend_buffer_get_type",
+  "ggml_backend_buffer_set_usage",
+  "ggml_backend_buft_get_device",
+  "ggml_backend_buft_is_host",
+  "ggml_backend_cpu_buffer_type",
+  "ggml_backend_dev_buffer_type",
+  "ggml_backend_tensor_set",
+] as const;
+
+/** Rows of one tensor of a file, as they are stored. */
+export class StoredRows {
+  readonly tensor: GgufTensor;
+  readonly rowBytes: number;
+
+  constructor(tensor: GgufTensor, rowBytes: number) {
+    this.tensor = tensor;
+    this.rowBytes = rowBytes;
+  }
+
+  read(ids: Int32Array): Uint8Array {
+    const { tensor, rowBytes } = this;
+    const rows = new Uint8Array(ids.length * rowBytes);
+    this.#withFile((fd) => {
+      for (const [i, id] of ids.entries()) readFully(fd, rows.subarray(i * rowBytes, (i + 1) * rowBytes), tensor.offset + id * rowBytes);
+    });
+    return rows;
+  }
+
+  readAll(): Uint8Array {
+    const rows = new Uint8Array(this.tensor.sizeBytes);
+    this.#withFile((fd) => readFully(fd, rows, this.tensor.offset));
+    return rows;
+  }
+
+  #withFile(read: (fd: number) => void): void {
+    const fd = fs.openSync(this.tensor.file, "r");
+    try {
+      read(fd);
+    } finally {
+      fs.closeSync(fd);
+    }
+  }
+}
+
+/** A model's file and what is made beside its weights. */
+export class DeviceMatrices {
+  readonly #api: Pick<Ggml, (typeof functions)[number]>;
+  readonly #modelPath: string;
+  #tensors: ReadonlyMap<string, GgufTensor> | undefined;
+  readonly #made: { readonly context: Pointer; readonly buffer: Pointer }[] = [];
+
+  constructor(llama: Llama, modelPath: string) {
+    this.#api = bindGgml(llama.base, functions);
+    this.#modelPath = modelPath;
+  }
+
+  /** @throws {UserError} for a matrix that is not in the file as it is in memory */
+  stored(weights: Pointer): StoredRows {
+    this.#tensors ??= new Map(readGguf(this.#modelPath).tensors.map((tensor) => [tensor.name, tensor]));
+    const { [words.ne0]: width, [words.ne1]: nRows, [words.nb1]: nb1 } = tensorAt(weights);
+    const name = this.#api.ggml_get_name(weights);
+    const tensor = this.#tensors.get(name);
+    const rowBytes = Number(nb1);
+    const isSame = tensor !== undefined && tensor.typeId === typeOf(tensorAt(weights)) && tensor.shape[0] === Number(width) && tensor.sizeBytes === rowBytes * Number(nRows);
+    if (!isSame) throw new UserError(`${this.#modelPath} holds no tensor ${name} as it was loaded`);
+    return new StoredRows(tensor, rowBytes);
+  }
+
+  /**
+   * A matrix [row length of `weights`, nRows] of ggml's type `typeId`, valid until `close`.
+   * @throws {UserError} for a device without room, or weights spread over several devices
+   */
+  make(weights: Pointer, typeId: number, nRows: number, data: Uint8Array): Pointer {
+    const api = this.#api;
+    const fields = tensorAt(weights);
+    const bufferType = this.#typeBeside(fields[words.buffer] as bigint);
+    const context = api.ggml_init({ mem_size: 4096, mem_buffer: null, no_alloc: true });
+    if (context === null) throw new Error("ggml_init: no memory for a tensor's description");
+    const tensor = api.ggml_new_tensor_2d(context, typeId, fields[words.ne0] as bigint, nRows);
+    const buffer: Nullable = api.ggml_backend_alloc_ctx_tensors_from_buft(context, bufferType);
+    if (buffer === null) {
+      api.ggml_free(context);
+      throw new UserError(`the device has no memory for the ${data.length} bytes of ${nRows} rows of ${api.ggml_get_name(weights)}`);
+    }
+    this.#made.push({ context, buffer });
+    api.ggml_backend_buffer_set_usage(buffer, usageWeights);
+    api.ggml_backend_tensor_set(tensor, data, 0, data.length);
+    return tensor;
+  }
+
+  /** The plain buffer type of the device that a buffer is on; host memory has no device where it is a mapped file. */
+  #typeBeside(buffer: Pointer): Pointer {
+    const api = this.#api;
+    const type = api.ggml_backend_buffer_get_type(buffer);
+    const device = api.ggml_backend_buft_get_device(type);
+    if (device !== null) return api.ggml_backend_dev_buffer_type(device);
+    if (!api.ggml_backend_buft_is_host(type)) throw new UserError("its weights are spread over several devices");
+    return api.ggml_backend_cpu_buffer_type();
+  }
+
+  /** Contexts whose graphs hold the matrices must be freed before. */
+  close(): void {
+    for (const { context, buffer } of this.#made.splice(0)) {
+      this.#api.ggml_backend_buffer_free(buffer);
+      this.#api.ggml_free(context);
+    }
+  }
+}
