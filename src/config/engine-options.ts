@@ -22,6 +22,8 @@ const unconditionalRates = z
 /** See llama/graph-edits.ts. */
 export const graphEditNames = ["bf16-copies", "contiguous-conv"] as const;
 export type GraphEditName = (typeof graphEditNames)[number];
+/** Those that change no bit of what is computed. */
+export const exactGraphEdits: readonly GraphEditName[] = ["contiguous-conv"];
 
 /** "auto", or the changes that are wanted. */
 const graphEdits = z
@@ -83,7 +85,7 @@ const runFields = {
   sampling: z.enum(["auto", "device-greedy", "device", "host"]).default("auto").meta({ description: "where target tokens are sampled" }),
   specDraftSampling: z.enum(["auto", "device-greedy", "device", "host"]).default("auto").meta({ description: "where draft tokens are sampled" }),
   batchedArgmax: z.boolean().default(true).meta({ description: "device-greedy: one argmax for all rows of a forward; off: libllama's, one a row" }),
-  graphEdits: graphEdits.meta({ description: "changes of libllama's graphs that CUDA computes faster, for steps of more than eight rows: bf16-copies of small matrices (memory: 2 bytes a weight of them), contiguous-conv; auto: both with CUDA, where tokens are sampled on the device", placeholder: "auto|none|LIST" }),
+  graphEdits: graphEdits.meta({ description: "changes of libllama's graphs that CUDA computes faster where a step has many rows: contiguous-conv (from eight rows, the same bits), bf16-copies of small matrices (from nine rows, other rounding; memory: 2 bytes for each of their weights); auto: contiguous-conv with CUDA. They need slots that are sampled on the device", placeholder: "auto|none|LIST" }),
   hostSlots: z.int().min(0).optional().meta({ description: "slots that keep all logits, for grammars, penalties, biases and logprobs", placeholder: "N" }),
   cacheRam: z.int().min(0).default(0).meta({ aliases: ["cram"], description: "MiB for saved states of prompts and histories, restored when a prompt extends one (implies --cache-prompt); 0 off", placeholder: "MIB" }),
   cachePrompt: z.boolean().default(false).meta({ description: "reuse a slot's history when a prompt extends it" }),
@@ -114,6 +116,8 @@ export function checkEngineOptions(options: EngineOptions): void {
     throw usageError("--spec-draft-device needs a head in a file of its own; add --spec-draft-model");
   if (options.specOracle !== undefined && options.specDraftVocab !== "0")
     throw usageError("--spec-draft-vocab shortens a head's LM head, and --spec-oracle drafts without one; leave one of them out");
+  if (Array.isArray(options.graphEdits) && options.graphEdits.length > 0 && options.sampling === "host")
+    throw usageError(`--graph-edits ${options.graphEdits.join(",")} needs slots that are sampled on the device; leave out --sampling host`);
   const isGreedyDraft = options.specDraftPMin === 0 && options.specDraftTemp === 0 && ["auto", "device-greedy"].includes(options.specDraftSampling) && options.batchedArgmax;
   if (options.specDraftVocab !== "0" && !isGreedyDraft)
     throw usageError("--spec-draft-vocab needs greedy drafts on the device: leave out --spec-draft-p-min, --spec-draft-temp, --no-batched-argmax and --spec-draft-sampling host or device");

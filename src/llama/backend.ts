@@ -133,7 +133,7 @@ export function createBackend(options: BackendOptions): LlamaBackend {
       heads,
       vocab,
       nThreads: plan.target.nThreads,
-      editProblem: [target, plainTarget, ...heads].map((context) => context?.graphEdits?.problem()).find((problem) => problem !== undefined),
+      editProblem: [target, plainTarget].map((context) => context?.graphEdits?.problem()).find((problem) => problem !== undefined),
       description: describe(options, model),
       createGrammar: (gbnf) => keep(createGrammar(vocab, llama.api, gbnf, (grammar) => open.delete(grammar))),
       isEndOfGeneration: (token) => vocab.isEndOfGeneration(token),
@@ -202,7 +202,7 @@ export function planContexts(options: BackendOptions, model: { readonly nCtxTrai
     ...(options.evalCallback === undefined ? {} : { evalCallback: options.evalCallback }),
   } as const;
   // A head's few matrices gain nothing.
-  const editsFor = (rowsPerSeq: number): { graphEdits: readonly GraphEditName[] } => ({ graphEdits: usefulEdits(options.graphEdits ?? [], nSeq, rowsPerSeq) });
+  const editsFor = (rowsPerSeq: number): { graphEdits: readonly GraphEditName[] } => ({ graphEdits: usefulEdits(options.graphEdits ?? [], nSlots, rowsPerSeq) });
   const slots = Array.from({ length: nSeq }, (_, seq): SlotSampling => (seq < nSlots ? (options.targetSampling ?? "host") : "host"));
   const target: ContextOptions = {
     ...shared,

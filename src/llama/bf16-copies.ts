@@ -9,6 +9,7 @@
  */
 import koffi from "koffi";
 import { ggmlType, knownType } from "../gguf/types.ts";
+import { UserError } from "../util/errors.ts";
 import { DeviceMatrices } from "./device-matrix.ts";
 import { bindGgml, type Ggml } from "./ggml-ops.ts";
 import { isLeaf, tensorAt, typeOf, words } from "./graph-surgery.ts";
@@ -20,17 +21,16 @@ const mostElements = 1 << 21;
 
 const bf16 = knownType("BF16");
 
-/** Byte offset of `to_float` in ggml_type_traits (ggml.h). */
-const toFloatAt = 40;
+/** Byte offsets in ggml_type_traits (ggml.h). */
+const traits = { blockSize: 8, blockBytes: 24, toFloat: 40 } as const;
 
 export class Bf16Copies implements Disposable {
   readonly #matrices: DeviceMatrices;
   readonly #api: Pick<Ggml, "ggml_fp32_to_bf16_row">;
   readonly #traitsOf: (typeId: number) => Pointer;
   readonly #toFloat = koffi.proto("void", ["void *", "void *", "int64_t"]);
-  /** By address of the quantized one; undefined for what is no such matrix. */
-  readonly #copies = new Map<number, Pointer | undefined>();
-  #nBytes = 0;
+  /** By address of the quantized one. */
+  readonly #copies = new Map<number, Pointer>();
 
   constructor(llama: Llama, modelPath: string) {
     this.#matrices = new DeviceMatrices(llama, modelPath);
@@ -38,34 +38,44 @@ export class Bf16Copies implements Disposable {
     this.#traitsOf = llama.base.func("ggml_get_type_traits", "void *", ["int32_t"]) as (typeId: number) => Pointer;
   }
 
-  /** On the device, in all. */
-  get nBytes(): number {
-    return this.#nBytes;
-  }
-
   /**
-   * The copy of the matrix at an address, made when first asked for; undefined where there is none to make.
-   * @throws {UserError} when the device has no room, or the file does not hold what is in memory
+   * Makes copies of those matrices that are small and quantized and have none.
+   * @param addresses of ggml_tensors, leaves or not
+   * @throws {UserError} when the device has no room, or the file does not hold what is in memory; none of these are left then
    */
-  of(address: number): Pointer | undefined {
-    const known = this.#copies.get(address);
-    if (known !== undefined || this.#copies.has(address)) return known;
-    const weights = BigInt(address);
-    const copy = isSmall(weights) ? this.#make(weights) : undefined;
-    this.#copies.set(address, copy);
-    return copy;
+  make(addresses: Iterable<number>): void {
+    const nBefore = this.#matrices.n;
+    const made: number[] = [];
+    try {
+      for (const address of addresses) {
+        const weights = BigInt(address);
+        if (this.#copies.has(address) || !isSmall(weights)) continue;
+        this.#copies.set(address, this.#copy(weights));
+        made.push(address);
+      }
+    } catch (error) {
+      for (const address of made) this.#copies.delete(address);
+      this.#matrices.close(nBefore);
+      throw error;
+    }
   }
 
-  #make(weights: Pointer): Pointer {
+  /** The copy of the matrix at an address. */
+  of(address: number): Pointer | undefined {
+    return this.#copies.get(address);
+  }
+
+  #copy(weights: Pointer): Pointer {
     const stored = this.#matrices.stored(weights);
-    const { tensor } = stored;
-    const values = new Float32Array(tensor.nElements);
-    const toFloat = koffi.decode(this.#traitsOf(tensor.typeId), toFloatAt, "void *") as Pointer;
-    koffi.call(toFloat, this.#toFloat, stored.readAll(), values, tensor.nElements);
-    const copy = new Uint8Array(tensor.nElements * bf16.blockBytes);
-    this.#api.ggml_fp32_to_bf16_row(values, copy, tensor.nElements);
-    this.#nBytes += copy.length;
-    return this.#matrices.make(weights, bf16.id, tensor.shape[1] as number, copy);
+    const { typeId, type, nElements, shape, name } = stored.tensor;
+    const known = this.#traitsOf(typeId);
+    const isKnown = koffi.decode(known, traits.blockSize, "int64_t") === type?.blockSize && koffi.decode(known, traits.blockBytes, "size_t") === type?.blockBytes;
+    if (!isKnown) throw new UserError(`this library describes the type of ${name} otherwise than is known`);
+    const values = new Float32Array(nElements);
+    koffi.call(koffi.decode(known, traits.toFloat, "void *") as Pointer, this.#toFloat, stored.readAll(), values, nElements);
+    const copy = new Uint8Array(nElements * bf16.blockBytes);
+    this.#api.ggml_fp32_to_bf16_row(values, copy, nElements);
+    return this.#matrices.make(weights, bf16.id, nElements / (shape[0] as number), copy);
   }
 
   /** Contexts whose graphs hold the copies must be freed before. */

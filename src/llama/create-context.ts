@@ -64,8 +64,10 @@ export function createContext(model: Model, options: ContextOptions, copies?: Bf
   const nSeq = options.samplings.length;
   if (nSeq < 1 || nSeq > MAX_SEQ) throw new UserError(`${nSeq} sequences: libllama allows 1 to ${MAX_SEQ}; lower --parallel`);
   const names = options.graphEdits ?? [];
+  if (names.includes("bf16-copies") && copies === undefined) throw new Error("bf16-copies need a place for them");
+  const limit = limitOf(model, options.argmaxTokens ?? 0);
   const edits = names.length === 0 ? undefined : createGraphEdits(model.llama, { copies: names.includes("bf16-copies") ? copies : undefined, isConvContiguous: names.includes("contiguous-conv") });
-  const chains = createChains(model.llama, options.samplings, { isBatched: options.isArgmaxBatched ?? true, limit: limitOf(model, options.argmaxTokens ?? 0), edits });
+  const chains = createChains(model.llama, options.samplings, { isBatched: options.isArgmaxBatched ?? true, limit, edits });
   const isPinned = options.isKvUnified && (options.nPinnedCells ?? 0) > 1;
   const params = contextParams(options, chains.configs, chains.n, isPinned ? 1 : 0);
   let pointer: Pointer | null = null;

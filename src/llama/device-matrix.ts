@@ -122,9 +122,13 @@ export class DeviceMatrices {
     return api.ggml_backend_cpu_buffer_type();
   }
 
-  /** Contexts whose graphs hold the matrices must be freed before. */
-  close(): void {
-    for (const { context, buffer } of this.#made.splice(0)) {
+  get n(): number {
+    return this.#made.length;
+  }
+
+  /** Contexts whose graphs hold the matrices must be freed before. @param from frees the matrices made after so many */
+  close(from = 0): void {
+    for (const { context, buffer } of this.#made.splice(from)) {
       this.#api.ggml_backend_buffer_free(buffer);
       this.#api.ggml_free(context);
     }

@@ -7,7 +7,8 @@
  *   lie apart ggml-cuda has one block of 256 threads for each channel and sequence, to copy six numbers (concat.cu): 42 us a
  *   layer at eight sequences of three rows. Copied into order first, the concatenation takes its fast kernel.
  *
- * The layout of ggml_cgraph is that of ggml 0.25 (ggml-impl.h), checked against ggml's own answers for each graph.
+ * The layout of ggml_cgraph is that of ggml 0.25 (ggml-impl.h): for each graph the number of nodes, the first and the last
+ * are compared with ggml's own answers.
  */
 import koffi from "koffi";
 import type { GraphEditName } from "../config/engine-options.ts";
@@ -23,9 +24,6 @@ import { createUserSampler, dataWords, type UserSampler } from "./user-sampler.t
 const copyRows = { least: 9, most: 128 } as const;
 /** Of a sequence, and sequences: what verifying drafts has, and where there is something to gain. */
 const convRows = { most: 8, leastSeqs: 4 } as const;
-/** Each row of a step is an output. Graphs with fewer are passed by: looking at all nodes takes as long as building them. */
-const leastOutputs = Math.min(copyRows.least, 2 * convRows.leastSeqs);
-
 /** Those of `names` that steps of so many sequences, of up to so many rows each, can gain by. */
 export function usefulEdits(names: readonly GraphEditName[], nSeqs: number, rowsPerSeq: number): readonly GraphEditName[] {
   const isUseful = { "bf16-copies": nSeqs * rowsPerSeq >= copyRows.least, "contiguous-conv": nSeqs >= convRows.leastSeqs && rowsPerSeq > 1 };
@@ -44,10 +42,11 @@ export interface GraphEdits extends UserSampler {
 }
 
 /** @param copies of the model's matrices; undefined leaves that edit out. Its owner closes it after the context. */
-export function createGraphEdits(llama: Llama, { copies, isConvContiguous }: { readonly copies: Bf16Copies | undefined; readonly isConvContiguous: boolean }): GraphEdits {
+export function createGraphEdits(llama: Llama, wanted: { readonly copies: Bf16Copies | undefined; readonly isConvContiguous: boolean }): GraphEdits {
   const ops = bindGraphOps(llama);
-  const editor = ops === undefined ? undefined : new GraphEditor(llama, ops, copies, isConvContiguous);
-  let problem = ops === undefined ? "this library lays out its tensors otherwise than is known" : undefined;
+  const editor = ops === undefined ? undefined : new GraphEditor(llama, ops, wanted);
+  let failure = ops === undefined ? "this library lays out its tensors otherwise than is known" : "no graph was shown: no slot is sampled on the device";
+  let isOff = ops === undefined;
   // One graph is built at a time; rows of one graph are views of the same logits.
   let seen = 0n;
   const sampler = createUserSampler(llama, "graph-edits", {
@@ -55,14 +54,17 @@ export function createGraphEdits(llama: Llama, { copies, isConvContiguous }: { r
       seen = 0n;
     },
     apply: (context, graph, data) => {
+      if (seen !== 0n || isOff) return;
       const source = tensorAt(data[dataWords.logits] as bigint)[words.viewSource] as bigint;
-      if (source === seen || source === 0n || problem !== undefined) return;
+      if (source === 0n) return;
       seen = source;
       try {
         editor?.edit(context, graph, source);
+        failure = "";
       } catch (error) {
-        // The callback of a native caller must return. What was edited before is complete in itself.
-        problem = errorMessage(error);
+        // The callback of a native caller must return. The graph computes the same as before.
+        isOff = true;
+        failure = errorMessage(error);
       }
     },
   });
@@ -74,64 +76,93 @@ export function createGraphEdits(llama: Llama, { copies, isConvContiguous }: { r
     get nStraightened() {
       return editor?.nStraightened ?? 0;
     },
-    problem: () => problem,
+    problem: () => editor?.copyProblem ?? (failure === "" ? undefined : failure),
   };
+}
+
+/** A concatenation, and what takes the place of its second part. */
+interface Straightening {
+  /** Place among the nodes. */
+  readonly before: number;
+  /** Where its description keeps the pointer to the second part. */
+  readonly sourceAt: number;
+  readonly node: Pointer;
 }
 
 class GraphEditor {
   readonly #ops: GraphOps;
   readonly #api: Pick<Ggml, "ggml_cont" | "ggml_graph_n_nodes" | "ggml_graph_node" | "ggml_build_forward_expand">;
-  readonly #copies: Bf16Copies | undefined;
+  #copies: Bf16Copies | undefined;
   readonly #isConvContiguous: boolean;
+  /** Each row of a step is an output. Graphs with fewer are passed by: looking at all nodes takes a good part of what building them does. */
+  readonly #leastOutputs: number;
   #isFirst = true;
   nCopied = 0;
   nStraightened = 0;
+  /** Why there are no copies though they were wanted. */
+  copyProblem: string | undefined;
 
-  constructor(llama: Llama, ops: GraphOps, copies: Bf16Copies | undefined, isConvContiguous: boolean) {
+  constructor(llama: Llama, ops: GraphOps, { copies, isConvContiguous }: Parameters<typeof createGraphEdits>[1]) {
     this.#ops = ops;
     this.#api = bindGgml(llama.base, ["ggml_cont", "ggml_graph_n_nodes", "ggml_graph_node", "ggml_build_forward_expand"]);
     this.#copies = copies;
     this.#isConvContiguous = isConvContiguous;
+    this.#leastOutputs = isConvContiguous ? Math.min(copyRows.least, 2 * convRows.leastSeqs) : copyRows.least;
   }
 
-  /** @param logits which may be shortened afterwards, by the LM head as it is in the file */
+  /** @param logits made by the LM head, which samplers that follow may shorten and which is left alone */
   edit(context: Pointer, graph: Pointer, logits: Pointer): void {
     this.nCopied = 0;
     this.nStraightened = 0;
     const head = unpadded(this.#ops, logits);
-    // The first graph is made with the context: copies are made of all that it shows, and serving never waits for them.
-    if (!this.#isFirst && (tensorAt(head)[words.ne1] as bigint) < leastOutputs) return;
-    this.#isFirst = false;
+    if (!this.#isFirst && (tensorAt(head)[words.ne1] as bigint) < this.#leastOutputs) return;
     const nodes = this.#nodesOf(graph);
     const pool = new NodePool(nodes.pointers);
-    const headAt = pool.halfOf(Number(head));
-    const added: { readonly before: number; readonly node: Pointer }[] = [];
+    const products: number[] = [];
+    const added: Straightening[] = [];
     for (let i = 0; i < nodes.n; i++) {
       const at = pool.halfOf(numberAt(nodes.pointers, 2 * i));
       const op = pool.halves[at + 2 * words.op];
-      if (op === this.#ops.mulMatOp) {
-        if (at !== headAt) this.#useCopy(pool.halves, at);
-      } else if (op === this.#ops.concatOp && this.#isConvContiguous && added.length < nodes.nFree && isApart(pool, at)) {
-        const straight = this.#api.ggml_cont(context, BigInt(pool.pointerAt(at + 2 * words.src1)));
-        setPointer(pool.halves, at + 2 * words.src1, straight);
-        added.push({ before: i, node: straight });
+      if (op === this.#ops.mulMatOp) products.push(at);
+      else if (op === this.#ops.concatOp && this.#isConvContiguous && added.length < nodes.nFree && isApart(pool, at)) {
+        const sourceAt = at + 2 * words.src1;
+        added.push({ before: i, sourceAt, node: this.#api.ggml_cont(context, BigInt(pool.pointerAt(sourceAt))) });
       }
     }
-    this.nStraightened = added.length;
+    const headAt = pool.halfOf(Number(head));
+    this.#useCopies(pool, products.filter((at) => at !== headAt && isFlat(pool.halves, at)));
     if (added.length > 0) this.#insert(graph, nodes.n, added);
+    // Nothing can fail from here on: a node that is listed and not used changes nothing.
+    for (const { sourceAt, node } of added) setPointer(pool.halves, sourceAt, node);
+    this.nStraightened = added.length;
   }
 
-  #useCopy(fields: Uint32Array, at: number): void {
-    if (this.#copies === undefined || fields[at + 2 * (words.ne1 + 1)] !== 1 || fields[at + 2 * (words.ne1 + 2)] !== 1) return;
-    const copy = this.#copies.of(numberAt(fields, at + 2 * words.src0));
-    const nRows = fields[at + 2 * words.ne1] as number;
-    if (copy === undefined || nRows < copyRows.least || nRows > copyRows.most) return;
-    setPointer(fields, at + 2 * words.src0, copy);
-    this.nCopied++;
+  #useCopies(pool: NodePool, products: readonly number[]): void {
+    const weightsOf = (at: number): number => pool.pointerAt(at + 2 * words.src0);
+    // The first graph is made with the context: all copies are made then, and serving never waits for them.
+    if (this.#isFirst) this.#makeCopies(products.map(weightsOf));
+    this.#isFirst = false;
+    if (this.#copies === undefined) return;
+    for (const at of products) {
+      const nRows = pool.halves[at + 2 * words.ne1] as number;
+      const copy = nRows < copyRows.least || nRows > copyRows.most ? undefined : this.#copies.of(weightsOf(at));
+      if (copy === undefined) continue;
+      setPointer(pool.halves, at + 2 * words.src0, copy);
+      this.nCopied++;
+    }
+  }
+
+  #makeCopies(weights: readonly number[]): void {
+    try {
+      this.#copies?.make(weights);
+    } catch (error) {
+      this.#copies = undefined;
+      this.copyProblem = errorMessage(error);
+    }
   }
 
   /** Nodes are computed in the order in which they are listed, and new ones are listed last. */
-  #insert(graph: Pointer, n: number, added: readonly { readonly before: number; readonly node: Pointer }[]): void {
+  #insert(graph: Pointer, n: number, added: readonly Straightening[]): void {
     for (const { node } of added) this.#api.ggml_build_forward_expand(graph, node);
     const after = this.#nodesOf(graph);
     if (after.n !== n + added.length) throw new Error(`${added.length} nodes became ${after.n - n}`);
@@ -200,6 +231,9 @@ class NodePool {
     return numberAt(this.halves, half);
   }
 }
+
+/** A product of two matrices, not of stacks of them. */
+const isFlat = (halves: Uint32Array, at: number): boolean => halves[at + 2 * (words.ne1 + 1)] === 1 && halves[at + 2 * (words.ne1 + 2)] === 1;
 
 /** A concatenation along rows, of several sequences, whose second part has its numbers apart. */
 function isApart(pool: NodePool, at: number): boolean {

@@ -6,13 +6,15 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { GraphEditName } from "../../src/config/engine-options.ts";
 import { namedShapes } from "../../src/gguf/synth/shapes.ts";
 import { synthesize } from "../../src/gguf/synth/synthesize.ts";
+import { knownType } from "../../src/gguf/types.ts";
 import { createBackend, type BackendOptions, type LlamaBackend } from "../../src/llama/backend.ts";
 import { Bf16Copies } from "../../src/llama/bf16-copies.ts";
+import type { LlamaContext } from "../../src/llama/context.ts";
 import { createContext } from "../../src/llama/create-context.ts";
 import { usefulEdits } from "../../src/llama/graph-edits.ts";
 import { readModelFacts } from "../../src/llama/head-check.ts";
 import { loadLlama } from "../../src/llama/library.ts";
-import { loadModel } from "../../src/llama/model.ts";
+import { loadModel, type Model } from "../../src/llama/model.ts";
 
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), "graph-edits-"));
 afterAll(() => fs.rmSync(folder, { recursive: true }));
@@ -99,37 +101,68 @@ describe("edits of libllama's graphs", () => {
     expect(error).toBeLessThan(0.05);
   });
 
-  test("drafts by a shorter LM head go together with both", () => {
-    using backend = edited(["bf16-copies", "contiguous-conv"], { draftVocab: 300 });
-    expect(difference(decodeSteps(backend, steps), plain)).toBeLessThan(0.05);
-    expect(backend.editProblem).toBeUndefined();
-    const [head] = backend.heads;
-    const { rows, nEmbd } = head ?? expect.fail();
-    rows.n = 1;
-    [rows.tokens[0], rows.positions[0], rows.seqs[0], rows.outputs[0]] = [300, 0, 0, 1];
-    rows.hidden.fill(0.1, 0, nEmbd);
-    head?.decode();
-    expect(head?.greedyToken(0)).toBeLessThan(300);
+  test("both at once are the copies' numbers", () => {
+    using copies = edited(["bf16-copies"]);
+    using both = edited(["bf16-copies", "contiguous-conv"]);
+    expect(decodeSteps(both, steps)).toEqual(decodeSteps(copies, steps));
+    expect([both.target.graphEdits?.nCopied, both.target.graphEdits?.nStraightened, both.editProblem]).toEqual([0, 0, undefined]);
   });
 
   test("the context that never drafts has its own rows to count", () => {
     using few = edited(["bf16-copies", "contiguous-conv"]);
     expect([few.target.graphEdits === undefined, few.plainTarget?.graphEdits === undefined, few.heads[0]?.graphEdits === undefined]).toEqual([false, true, true]);
-    using many = edited(["bf16-copies"], { nSlots: 9 });
+    using many = edited(["bf16-copies"], { nSlots: 9, nHostSlots: 1 });
     expect(many.plainTarget?.graphEdits).toBeDefined();
+    using withHost = edited(["bf16-copies"], { nSlots: 8, nMax: 0, nHostSlots: 1 });
+    expect(withHost.target.graphEdits).toBeUndefined();
   });
 
-  test("a matrix that is not in the file as it was loaded is told, and graphs stay as they are", async () => {
+  /** A context of sixteen rows a step; `copies` are closed after it. */
+  const contextWith = (model: Model, copies: Bf16Copies, graphEdits: readonly GraphEditName[], samplings: "device-greedy" | "host" = "device-greedy"): LlamaContext =>
+    createContext(model, { nCells: 512, samplings: Array.from({ length: 16 }, () => samplings), nBatch: 64, nUbatch: 64, nThreads: 1, nThreadsBatch: 1, isKvUnified: true, nRollback: 1, nOutputsPerSeq: 2, isDraft: false, hiddenRows: "none", graphEdits }, copies);
+  const tokensOf = (context: LlamaContext): number[] => {
+    const { rows } = context;
+    rows.n = 32;
+    for (let row = 0; row < 32; row++) [rows.tokens[row], rows.positions[row], rows.seqs[row], rows.outputs[row]] = [300 + 7 * row, row % 2, row >> 1, 1];
+    context.decode();
+    return Array.from({ length: 32 }, (_, row) => context.greedyToken(row));
+  };
+
+  test("where copies cannot be made the reason is told, none is left, and the other edit stays", async () => {
     const other = path.join(folder, "other.gguf");
-    await synthesize({ shape, type: "Q4_0", headType: "Q6_K", output: other, seed: 7 });
+    // The first layers have the same types, the last one has others: some copies are made before one fails.
+    await synthesize({ shape, type: "IQ4_XS", headType: "Q6_K", output: other, seed: 7, rules: [{ pattern: /blk\.3\./, type: knownType("Q4_0") }] });
     const llama = loadLlama({ device: "cpu" });
     using model = loadModel(llama, modelPath, { facts: readModelFacts(modelPath), loadMtp: true, device: "cpu" });
+    using none = new Bf16Copies(llama, modelPath);
+    using unedited = contextWith(model, none, []);
     using copies = new Bf16Copies(llama, other);
-    const make = (): string | undefined => {
-      using context = createContext(model, { nCells: 256, samplings: Array.from({ length: 16 }, () => "device-greedy" as const), nBatch: 64, nUbatch: 64, nThreads: 1, nThreadsBatch: 1, isKvUnified: true, nRollback: 0, nOutputsPerSeq: 1, isDraft: false, hiddenRows: "none", graphEdits: ["bf16-copies"] }, copies);
-      return context.graphEdits?.problem();
-    };
-    expect(make()).toMatch(/other\.gguf holds no tensor blk\.0\.\S+ as it was loaded/);
+    using context = contextWith(model, copies, ["bf16-copies", "contiguous-conv"]);
+    expect(context.graphEdits?.problem()).toMatch(/other\.gguf holds no tensor blk\.3\.\S+ as it was loaded/);
+    expect(tokensOf(context)).toEqual(tokensOf(unedited));
+    expect([context.graphEdits?.nCopied, context.graphEdits?.nStraightened]).toEqual([0, nRecurrent]);
+    // A second context finds nothing of the first one's attempt.
+    using again = contextWith(model, copies, ["bf16-copies"]);
+    expect(again.graphEdits?.problem()).toMatch(/holds no tensor/);
+  });
+
+  test("two contexts of a model take the same copies", () => {
+    const llama = loadLlama({ device: "cpu" });
+    using model = loadModel(llama, modelPath, { facts: readModelFacts(modelPath), loadMtp: true, device: "cpu" });
+    using copies = new Bf16Copies(llama, modelPath);
+    using first = contextWith(model, copies, ["bf16-copies"]);
+    const tokens = tokensOf(first);
+    using second = contextWith(model, copies, ["bf16-copies"]);
+    expect(tokensOf(second)).toEqual(tokens);
+    expect([first.graphEdits?.problem(), second.graphEdits?.problem()]).toEqual([undefined, undefined]);
+  });
+
+  test("a context whose slots are all sampled on the host says that it is not edited", () => {
+    const llama = loadLlama({ device: "cpu" });
+    using model = loadModel(llama, modelPath, { facts: readModelFacts(modelPath), loadMtp: true, device: "cpu" });
+    using copies = new Bf16Copies(llama, modelPath);
+    using context = contextWith(model, copies, ["contiguous-conv"], "host");
+    expect(context.graphEdits?.problem()).toBe("no graph was shown: no slot is sampled on the device");
   });
 });
 
