@@ -29,7 +29,9 @@ const promptLength = 32;
 
 /** Runs on an idle engine and leaves it idle; the engine's counters and beliefs are cleared afterwards by the caller. */
 export function calibrate(engine: Engine, options: CalibrationOptions = {}): CostTableData {
-  const { nWarmSteps = 4, nTimedSteps = 8, onProgress, meet = () => {}, nMost = Infinity } = options;
+  const { nWarmSteps = 4, nTimedSteps = 8, onProgress, meet, nMost = Infinity } = options;
+  // Engines that met do not end in the same moment: the last steps of the slower one are cheap, since it is alone then.
+  const nTail = meet === undefined ? 0 : 3;
   const nSeqs = calibrationSizes(Math.min(nMost, nAlike(engine)));
   const { nMax } = engine.info;
   const stepMs: number[][] = [];
@@ -38,10 +40,10 @@ export function calibrate(engine: Engine, options: CalibrationOptions = {}): Cos
     const row: number[] = [];
     for (let k = 0; k <= nMax; k++) {
       onProgress?.(i * (nMax + 1) + k, nSeqs.length * (nMax + 1));
-      meet();
-      const times = timeSteps(engine, n, k, nWarmSteps + nTimedSteps);
-      // A busy machine only ever adds time, so the lower quartile is nearer to the truth than the middle.
-      const steady = quantile(times.slice(nWarmSteps), 0.25);
+      meet?.();
+      const times = timeSteps(engine, n, k, nWarmSteps + nTimedSteps, nTail);
+      // A busy machine only ever adds time, so the lower quartile is nearer to the truth than the middle; company is part of it.
+      const steady = quantile(times.slice(nWarmSteps), meet === undefined ? 0.25 : 0.5);
       row.push(steady);
       if (k > 0) changes.push(changePrice(times, steady));
     }
@@ -68,15 +70,15 @@ export function calibrateChange(engine: Engine): number {
   return Math.max(0, median(prices.filter(Number.isFinite)));
 }
 
-/** Times of `nSteps` decode steps of n sequences at draft length k. */
-function timeSteps(engine: Engine, n: number, k: number, nSteps: number): number[] {
+/** Times of `nSteps` decode steps of n sequences at draft length k; `nTail` more are made and not timed. */
+function timeSteps(engine: Engine, n: number, k: number, nSteps: number, nTail = 0): number[] {
   engine.gate.force(k);
   startSequences(engine, n, Math.min(promptLength, Math.max(1, Math.floor(engine.info.nCtxSeq / 4))));
   while (engine.slots.inPhase("prefill").length > 0 || engine.slots.nQueued > 0) engine.step();
   const times: number[] = [];
-  for (let i = 0; i < nSteps && engine.slots.inPhase("decode").length === n; i++) {
+  for (let i = 0; i < nSteps + nTail && engine.slots.inPhase("decode").length === n; i++) {
     engine.step();
-    times.push(engine.meter.costMs);
+    if (i < nSteps) times.push(engine.meter.costMs);
   }
   engine.tier.measureMove(engine.slots.running);
   stopSequences(engine);

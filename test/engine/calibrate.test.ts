@@ -5,14 +5,16 @@ import { harness, type Harness } from "./run.ts";
 
 const cost = { target: { baseMs: 5, rowMs: 1 }, head: { baseMs: 0.5, rowMs: 0.1 } };
 
-function timed(hasPlain: boolean): Harness {
+/** @param onDecode milliseconds that a decode of a target takes besides its rows */
+function timed(hasPlain: boolean, onDecode = (): number => cost.target.baseMs): Harness {
   const clock = { now: 0 };
   const h = harness({ nMax: 2, gate: "adaptive" }, { nSeq: 4, nCtxSeq: 512, hasPlain }, { clock: () => (clock.now += 1e-4) });
   const { target, plainTarget, heads } = h.backend;
   for (const [context, { baseMs, rowMs }] of [[target, cost.target], ...(plainTarget === undefined ? [] : [[plainTarget, cost.target] as const]), ...heads.map((head) => [head, cost.head] as const)] as const) {
     const decode = context.decode.bind(context);
+    const isHead = heads.some((head) => head === context);
     context.decode = () => {
-      clock.now += baseMs + rowMs * context.rows.n;
+      clock.now += (isHead ? baseMs : onDecode()) + rowMs * context.rows.n;
       decode();
     };
   }
@@ -39,4 +41,23 @@ test.each([false, true])("the table is the backend's cost (two contexts: %s)", (
   expect(prefillRowMs).toBeGreaterThan(0.99);
   expect(prefillRowMs).toBeLessThan(1.2);
   expect(moveMs > 0).toBe(hasPlain);
+});
+
+/** Decodes of a target after the `nTogether`-th of a round cost less: the other engine has stopped. */
+function inCompany(nTogether: (round: number) => number): { readonly stepMs: readonly (readonly number[])[]; readonly nOfRound: readonly number[] } {
+  const nOfRound: number[] = [];
+  const onDecode = (): number => {
+    const round = nOfRound.length - 1;
+    nOfRound[round] = (nOfRound[round] ?? 0) + 1;
+    return (nOfRound[round] as number) > nTogether(round) ? 1 : cost.target.baseMs;
+  };
+  const { stepMs } = calibrate(timed(false, onDecode).engine, { meet: () => void nOfRound.push(0) });
+  return { stepMs: stepMs.map((row) => row.map((ms) => Number(ms.toFixed(6)))), nOfRound };
+}
+
+test("an engine that is the last of those that met measures nothing of the steps in which it is alone", () => {
+  const together = inCompany(() => Infinity);
+  const alone = inCompany((round) => (together.nOfRound[round] as number) - 3);
+  expect(alone.stepMs).toEqual(together.stepMs);
+  expect(inCompany(() => 0).stepMs).not.toEqual(together.stepMs);
 });
