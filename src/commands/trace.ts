@@ -2,7 +2,7 @@
 import * as fs from "node:fs";
 import * as z from "zod";
 import { defineCommand, type Io } from "../config/command.ts";
-import { checkEngineOptions, engineOptions } from "../config/engine-options.ts";
+import { checkEngineOptions, engineOptions, type EngineOptions } from "../config/engine-options.ts";
 import type { CostTableData } from "../engine/cost-table.ts";
 import { meanAcceptanceLength } from "../engine/draft-counts.ts";
 import { greedySampling, type DraftStats, type EngineEvent } from "../engine/request.ts";
@@ -83,7 +83,7 @@ function withoutTimes({ concurrency, isSynthetic, draft, summary }: TraceRun, ex
 
 function runAll(o: TraceOptions, model: string): TraceRun[] {
   const { requests, concurrency, promptLen, promptSpread, maxTokens, temperature, topK, warmup, predict: _, record, experts, output, ...engine } = o;
-  const parsed = engineOptions.parse({ ...engine, model, specSynthRates: o.specSynthRates?.join(","), trace: undefined });
+  const parsed: EngineOptions = { ...engine, model, trace: undefined };
   checkEngineOptions(parsed);
   const progress = createProgress("loading", { total: 100, format: (percent) => String(Math.round(percent)) });
   let records: StepRecord[] = [];

@@ -1,7 +1,10 @@
 /** Memory of a serving profile before it is loaded, from its `serve` flags. */
 import { parseArguments } from "../config/options.ts";
 import { serveOptions } from "../config/server-options.ts";
-import { estimateMemory } from "../llama/memory.ts";
+import { draftVocabOf } from "../llama/draft-vocab.ts";
+import { usefulEdits } from "../llama/graph-edits.ts";
+import { readModelFacts } from "../llama/head-check.ts";
+import { besideBytes, estimateMemory } from "../llama/memory.ts";
 import { UserError } from "../util/errors.ts";
 import type { Profile, Recipe } from "./recipe.ts";
 
@@ -14,9 +17,10 @@ export async function estimateProfile(recipe: Recipe, profile: Profile): Promise
   const { options } = parseArguments(serveOptions, [...recipe.serve, ...profile.serve]);
   const isSpeculative = options.specType === "draft-mtp" && options.specDraftNMax > 0;
   try {
+    const headPaths = isSpeculative ? options.specDraftModel : [];
     const estimate = await estimateMemory({
       modelPath: options.model,
-      headPaths: isSpeculative ? options.specDraftModel : [],
+      headPaths,
       useHead: isSpeculative,
       nSlots: options.parallel,
       ctxSize: options.ctxSize,
@@ -36,7 +40,11 @@ export async function estimateProfile(recipe: Recipe, profile: Profile): Promise
       nHostSlots: options.hostSlots ?? 0,
       llamaDir: options.llamaDir,
     });
-    return estimate.totalBytes;
+    const vocab = draftVocabOf(options.specDraftVocab);
+    const lmHeads = headPaths.length > 0 ? headPaths : [options.model];
+    const hasCopies = options.graphEdits.includes("bf16-copies") && usefulEdits(["bf16-copies"], Math.ceil(options.parallel / options.decodeGroups), isSpeculative ? options.specDraftNMax + 1 : 1).length > 0;
+    const beside = besideBytes(readModelFacts(options.model), isSpeculative ? lmHeads : [], typeof vocab === "number" ? vocab : vocab.tokens.length, hasCopies);
+    return estimate.totalBytes + options.decodeGroups * beside;
   } catch (error) {
     if (error instanceof UserError) return undefined;
     throw error;

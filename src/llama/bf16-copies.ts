@@ -8,7 +8,8 @@
  * quantized matrix, rounded to eight bits of mantissa; activations are rounded to BF16, where the other kernel rounds them to int8.
  */
 import koffi from "koffi";
-import { ggmlType, knownType } from "../gguf/types.ts";
+import type { GgufTensor } from "../gguf/header.ts";
+import { ggmlType, knownType, type GgmlType } from "../gguf/types.ts";
 import { UserError } from "../util/errors.ts";
 import { DeviceMatrices } from "./device-matrix.ts";
 import { bindGgml, type Ggml } from "./ggml-ops.ts";
@@ -92,6 +93,14 @@ export class Bf16Copies implements Disposable {
 function isSmall(weights: Pointer): boolean {
   const fields = tensorAt(weights);
   const type = ggmlType(typeOf(fields));
-  const isMatrix = isLeaf(fields) && fields[words.buffer] !== 0n && fields[words.ne1 + 1] === 1n && fields[words.ne1 + 2] === 1n;
-  return isMatrix && type !== undefined && type.blockSize > 1 && (fields[words.ne0] as bigint) * (fields[words.ne1] as bigint) <= mostElements;
+  const sizes = [0, 1, 2, 3].map((i) => Number(fields[words.ne0 + i]));
+  return isLeaf(fields) && fields[words.buffer] !== 0n && isSmallMatrix(type, sizes);
 }
+
+function isSmallMatrix(type: GgmlType | undefined, sizes: readonly number[]): boolean {
+  const [width = 1, nRows = 1, ...others] = sizes;
+  return type !== undefined && type.blockSize > 1 && nRows > 1 && others.every((n) => n === 1) && width * nRows <= mostElements;
+}
+
+/** Bytes of the copies of these tensors. Those whose products are stacks are never copied, so it may be less. */
+export const bytesOfCopies = (tensors: readonly GgufTensor[]): number => tensors.reduce((sum, { type, shape, nElements }) => (isSmallMatrix(type, shape) ? sum + nElements * bf16.blockBytes : sum), 0);

@@ -4,6 +4,7 @@
  */
 import { readGguf } from "../gguf/split.ts";
 import type { BackendOptions } from "./backend.ts";
+import { bytesOfCopies } from "./bf16-copies.ts";
 import { runInChild } from "./child.ts";
 import { deviceMemory, isGpu } from "./devices.ts";
 import type { Llama } from "./library.ts";
@@ -51,6 +52,23 @@ export function weightBytes(path: string, nTrunkLayers: number, loadsMtp: boolea
     const layer = /^blk\.(\d+)\./.exec(tensor.name)?.[1];
     return layer !== undefined && !loadsMtp && Number(layer) >= nTrunkLayers ? sum : sum + tensor.sizeBytes;
   }, 0);
+}
+
+/**
+ * Bytes that each group of slots has beside the weights: the rows of a shorter LM head for each head, and the target's BF16 copies.
+ * @param nDraftTokens 0: drafts choose among all
+ */
+export function besideBytes({ path, nTrunkLayers }: { readonly path: string; readonly nTrunkLayers: number }, headPaths: readonly string[], nDraftTokens: number, hasCopies: boolean): number {
+  const { tensors } = readGguf(path);
+  const trunk = tensors.filter(({ name }) => !(Number(/^blk\.(\d+)\./.exec(name)?.[1] ?? -1) >= nTrunkLayers) && name !== "output.weight" && name !== "token_embd.weight");
+  return headPaths.reduce((sum, head) => sum + shortHeadBytes(head, nDraftTokens), hasCopies ? bytesOfCopies(trunk) : 0);
+}
+
+function shortHeadBytes(path: string, nTokens: number): number {
+  const { tensors } = readGguf(path);
+  const lmHead = ["shared_head_head.weight", "output.weight", "token_embd.weight"].map((end) => tensors.find(({ name }) => name.endsWith(end))).find((tensor) => tensor !== undefined);
+  const nVocab = lmHead?.shape[1] ?? 0;
+  return lmHead === undefined || nTokens === 0 || nTokens >= nVocab ? 0 : (lmHead.sizeBytes / nVocab) * nTokens;
 }
 
 /** @throws {UserError} for files that do not fit together, or a configuration that libllama refuses. */

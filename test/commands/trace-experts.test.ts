@@ -159,6 +159,14 @@ describe("trace --experts", () => {
     expect(result).not.toHaveProperty("experts");
   });
 
+  test("options that are lists reach the engine as they were read", async () => {
+    const lists = ["--spec-type", "draft-mtp", "--spec-gate", "fixed", "--spec-draft-n-max", "2", "--spec-synth-rates", "1,1", "--graph-edits", "contiguous-conv,bf16-copies", "--sampling", "device-greedy"];
+    const text = (await run(["-m", await tinyWithHead(), ...load, ...lists])).join("\n");
+    expect(text).toContain("unconditional by position (1.000, 1.000)");
+    await expect(run(["-m", await tinyWithHead(), ...load, ...lists, "--sampling", "host"])).rejects.toThrow("--graph-edits bf16-copies,contiguous-conv needs slots that are sampled on the device");
+    await expect(run(["-m", await tinyTrunk(), ...load, "--parallel", "16", "--graph-edits", "bf16-copies"])).rejects.toThrow("no slot is sampled on the device; give --graph-edits none");
+  });
+
   test.each([
     [["--output", "steps.jsonl"], "--output would write times that mean nothing"],
     [["--spec-type", "draft-mtp"], "add --spec-gate fixed"],

@@ -48,8 +48,9 @@ function inCompany(nTogether: (round: number) => number): { readonly stepMs: rea
   const nOfRound: number[] = [];
   const onDecode = (): number => {
     const round = nOfRound.length - 1;
-    nOfRound[round] = (nOfRound[round] ?? 0) + 1;
-    return (nOfRound[round] as number) > nTogether(round) ? 1 : cost.target.baseMs;
+    const n = (nOfRound[round] ?? 0) + 1;
+    nOfRound[round] = n;
+    return n > nTogether(round) ? 1 : cost.target.baseMs;
   };
   const { stepMs } = calibrate(timed(false, onDecode).engine, { meet: () => void nOfRound.push(0) });
   return { stepMs: stepMs.map((row) => row.map((ms) => Number(ms.toFixed(6)))), nOfRound };

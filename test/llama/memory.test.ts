@@ -1,6 +1,11 @@
+import * as fs from "node:fs";
+import * as os from "node:os";
+import * as path from "node:path";
 import { expect, test } from "vitest";
 import { readGgufHeader } from "../../src/gguf/reader.ts";
-import { estimateMemory, parseContextMemory } from "../../src/llama/memory.ts";
+import { namedShapes } from "../../src/gguf/synth/shapes.ts";
+import { synthesize } from "../../src/gguf/synth/synthesize.ts";
+import { besideBytes, estimateMemory, parseContextMemory } from "../../src/llama/memory.ts";
 import { tinyHead, tinyTrunk } from "./tiny-model.ts";
 
 const MIB = 2 ** 20;
@@ -36,4 +41,22 @@ test("an estimate counts weights, KV cells, recurrent states with their snapshot
   expect(target?.recurrentBytes).toBeGreaterThan(6 * 4 * 4 * 4 * 64 * 64 * 4 - 1);
   expect(target?.computeBytes["CPU"]).toBeGreaterThan(0);
   expect(estimate.totalBytes).toBeGreaterThan(estimate.weightBytes);
+});
+
+test("a shorter LM head is counted by its rows, copies by the weights of the trunk's small quantized matrices", async () => {
+  const folder = fs.mkdtempSync(path.join(os.tmpdir(), "beside-"));
+  try {
+    const file = path.join(folder, "tiny.gguf");
+    const shape = namedShapes.get("tiny") ?? expect.fail();
+    await synthesize({ shape, type: "IQ4_XS", headType: "Q6_K", output: file, seed: 1 });
+    const facts = { path: file, nTrunkLayers: shape.nLayers };
+    // Rows of 256 in Q6_K.
+    expect(besideBytes(facts, [file, file], 300, false)).toBe(2 * 300 * 210);
+    for (const nTokens of [0, 1024, 5000]) expect(besideBytes(facts, [file], nTokens, false)).toBe(0);
+    const weights = readGgufHeader(file).tensors.filter(({ name, shape: sizes, type }) => /^blk\.[0-3]\./.test(name) && sizes.length === 2 && type?.name !== "F32");
+    expect(weights.length).toBeGreaterThan(20);
+    expect(besideBytes(facts, [], 300, true)).toBe(weights.reduce((sum, { nElements }) => sum + 2 * nElements, 0));
+  } finally {
+    fs.rmSync(folder, { recursive: true });
+  }
 });
