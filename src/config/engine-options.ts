@@ -116,7 +116,7 @@ export function checkEngineOptions(options: EngineOptions): void {
     throw usageError("--spec-draft-device needs a head in a file of its own; add --spec-draft-model");
   if (options.specOracle !== undefined && options.specDraftVocab !== "0")
     throw usageError("--spec-draft-vocab shortens a head's LM head, and --spec-oracle drafts without one; leave one of them out");
-  if (Array.isArray(options.graphEdits) && options.graphEdits.length > 0 && options.sampling === "host")
+  if (options.graphEdits !== "auto" && options.graphEdits.length > 0 && options.sampling === "host")
     throw usageError(`--graph-edits ${options.graphEdits.join(",")} needs slots that are sampled on the device; leave out --sampling host`);
   const isGreedyDraft = options.specDraftPMin === 0 && options.specDraftTemp === 0 && ["auto", "device-greedy"].includes(options.specDraftSampling) && options.batchedArgmax;
   if (options.specDraftVocab !== "0" && !isGreedyDraft)

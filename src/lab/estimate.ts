@@ -9,7 +9,7 @@ import { UserError } from "../util/errors.ts";
 import type { Profile, Recipe } from "./recipe.ts";
 
 /**
- * Weights, caches, states and compute buffers of target and heads, in bytes. Undefined for another program's server and
+ * Weights, what is made beside them, caches, states and compute buffers of target and heads, in bytes. Undefined for another program's server and
  * for files that are not there yet. @throws {UserError} for flags that `serve` does not have.
  */
 export async function estimateProfile(recipe: Recipe, profile: Profile): Promise<number | undefined> {
@@ -42,7 +42,8 @@ export async function estimateProfile(recipe: Recipe, profile: Profile): Promise
     });
     const vocab = draftVocabOf(options.specDraftVocab);
     const lmHeads = headPaths.length > 0 ? headPaths : [options.model];
-    const hasCopies = options.graphEdits.includes("bf16-copies") && usefulEdits(["bf16-copies"], Math.ceil(options.parallel / options.decodeGroups), isSpeculative ? options.specDraftNMax + 1 : 1).length > 0;
+    const edits = options.graphEdits === "auto" ? [] : usefulEdits(options.graphEdits, Math.ceil(options.parallel / options.decodeGroups), isSpeculative ? options.specDraftNMax + 1 : 1);
+    const hasCopies = edits.includes("bf16-copies");
     const beside = besideBytes(readModelFacts(options.model), isSpeculative ? lmHeads : [], typeof vocab === "number" ? vocab : vocab.tokens.length, hasCopies);
     return estimate.totalBytes + options.decodeGroups * beside;
   } catch (error) {

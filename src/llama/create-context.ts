@@ -1,11 +1,11 @@
 /** Makes a decode context with everything fixed that is costly to change later: chains, snapshots, output rows, KV layout. */
-import { UserError } from "../util/errors.ts";
 import type { GraphEditName } from "../config/engine-options.ts";
 import type { ContextLimits, SlotSampling } from "../engine/backend.ts";
+import { UserError } from "../util/errors.ts";
+import type { Bf16Copies } from "./bf16-copies.ts";
 import { LlamaContext } from "./context.ts";
 import type { DraftVocab } from "./draft-vocab.ts";
 import { GatheredRows } from "./gathered-rows.ts";
-import type { Bf16Copies } from "./bf16-copies.ts";
 import { createGraphEdits } from "./graph-edits.ts";
 import { captureLog, reasonIn } from "./library.ts";
 import type { Model } from "./model.ts";

@@ -24,6 +24,7 @@ import { createUserSampler, dataWords, type UserSampler } from "./user-sampler.t
 const copyRows = { least: 9, most: 128 } as const;
 /** Of a sequence, and sequences: what verifying drafts has, and where there is something to gain. */
 const convRows = { most: 8, leastSeqs: 4 } as const;
+
 /** Those of `names` that steps of so many sequences, of up to so many rows each, can gain by. */
 export function usefulEdits(names: readonly GraphEditName[], nSeqs: number, rowsPerSeq: number): readonly GraphEditName[] {
   const isUseful = { "bf16-copies": nSeqs * rowsPerSeq >= copyRows.least, "contiguous-conv": nSeqs >= convRows.leastSeqs && rowsPerSeq > 1 };
