@@ -1,6 +1,6 @@
 /**
  * Which modes reproduce plain decoding of each sequence alone: exact prompts, first fork, accepted share. One factor at
- * a time from the default. `npm run bench:exactness -- MODEL [PROMPTS] [TOKENS]`; one thread, so it takes its time.
+ * a time from the default. `npm run bench:exactness -- MODEL [PROMPTS] [TOKENS] [HEAD]`; one thread, so it takes its time.
  */
 import * as fs from "node:fs";
 import { engineOptions } from "../src/config/engine-options.ts";
@@ -10,8 +10,10 @@ import { openEngine } from "../src/llama/open-engine.ts";
 import { wilsonInterval } from "../src/util/stats.ts";
 import { renderMarkdown } from "../src/util/table.ts";
 import { formatPercent } from "../src/util/format.ts";
+import { needFiles } from "./usage.ts";
 
 const [model = "", nPromptsText = "64", nTokensText = "300", headPath] = process.argv.slice(2);
+needFiles("bench:exactness -- MODEL [PROMPTS] [TOKENS] [HEAD]", [model, ...(headPath === undefined ? [] : [headPath])]);
 const nPrompts = Number(nPromptsText);
 const nTokens = Number(nTokensText);
 const texts = fs.readFileSync(new URL("../recipes/prompts/eval.jsonl", import.meta.url), "utf8").trim().split("\n").map((line) => JSON.parse(line) as { prompt?: string; messages?: { content: string }[] });

@@ -19,8 +19,10 @@ import * as fs from "node:fs";
 import * as os from "node:os";
 import { fileURLToPath } from "node:url";
 import { renderMarkdown } from "../src/util/table.ts";
+import { needFiles } from "./usage.ts";
 
 const [model = "", head = "", starts = "16", rounds = "24", streams = "1,4,8,16", warmUpSeconds = "60", same] = process.argv.slice(2);
+needFiles("bench:gate -- MODEL HEAD [STARTS] [ROUNDS] [STREAMS] [WARM_UP_S] [same]", [model, head]);
 const nSlots = 16;
 /**
  * `nWarmUp`: rounds before anything counts. V8 compiles the engine's code in threads of its own during the first ten

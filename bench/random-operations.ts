@@ -8,6 +8,7 @@ import type { Engine } from "../src/engine/engine.ts";
 import { greedySampling, type EngineEvent, type GenerateRequest } from "../src/engine/request.ts";
 import { openEngine } from "../src/llama/open-engine.ts";
 import { Rng } from "../src/util/rng.ts";
+import { needFiles } from "./usage.ts";
 
 export interface OperationCounts {
   nSubmitted: number;
@@ -78,6 +79,7 @@ function randomRequest(rng: Rng, id: number, texts: number[][], { nCtxSeq, nVoca
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? "").href) {
   const [model = "", head = "", n = "10000", seed = "1"] = process.argv.slice(2);
+  needFiles("bench:integrity -- MODEL HEAD [OPERATIONS] [SEED]", [model, head]);
   const nMax = 3;
   const options = engineOptions.parse({ model, parallel: 6, ctxSize: 6 * 384, threads: 1, device: "cpu", specType: "draft-mtp", specDraftModel: [head], specDraftNMax: nMax, specGate: "fixed", cacheRam: 64 });
   let opened: ReturnType<typeof openEngine> | undefined;

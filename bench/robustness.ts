@@ -10,6 +10,7 @@ import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 import { Rng } from "../src/util/rng.ts";
 import { call, type Json, type Target } from "../test/conformance/client.ts";
+import { endWith } from "./usage.ts";
 
 const CONCURRENCY = 16;
 const N_BEYOND = 100;
@@ -30,12 +31,16 @@ async function startServer(flags: readonly string[]): Promise<Server> {
   const cli = fileURLToPath(new URL("../dist/src/cli.js", import.meta.url));
   const child = spawn(process.execPath, [cli, "serve", "--port", "0", "--json", "--hang-timeout", String(HANG_S), ...flags], { stdio: ["ignore", "pipe", "pipe"] });
   const log: Json[] = [];
-  createInterface({ input: child.stderr }).on("line", (line) => line.startsWith("{") && log.push(JSON.parse(line)));
+  let said = "";
+  createInterface({ input: child.stderr }).on("line", (line) => {
+    said = line;
+    if (line.startsWith("{")) log.push(JSON.parse(line));
+  });
   for await (const line of createInterface({ input: child.stdout })) {
     const { url, model } = JSON.parse(line) as { url: string; model: string };
     return { target: { baseUrl: url, model, kind: "foretoken" }, process: child, log };
   }
-  throw new Error(`the server ended before it was ready: ${JSON.stringify(log.at(-1))}`);
+  return endWith(`the server ended before it was ready: ${said}\nusage: npm run bench:robustness -- -m model.gguf --parallel 16 [flags of serve]`);
 }
 
 const post = async ({ baseUrl }: Target, body: object, signal?: AbortSignal): Promise<Response> => fetch(baseUrl + COMPLETIONS, { method: "POST", body: JSON.stringify(body), ...(signal === undefined ? {} : { signal }) });

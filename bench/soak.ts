@@ -10,6 +10,7 @@ import { parseArgs } from "node:util";
 import { Rng } from "../src/util/rng.ts";
 import { call, type Json, type Target } from "../test/conformance/client.ts";
 import { createTraffic } from "./soak-traffic.ts";
+import { endWith } from "./usage.ts";
 
 const SAMPLE_MS = 10_000;
 /** More wrong answers than this end the run. */
@@ -26,7 +27,7 @@ const { values } = parseArgs({
   },
 });
 const baseUrl = values["base-url"].replace(/\/(v1\/?)?$/, "");
-const models = (await (await fetch(`${baseUrl}/v1/models`)).json()) as { data: { id: string }[] };
+const models = (await (await fetch(`${baseUrl}/v1/models`).catch(() => endWith(`no server answers at ${baseUrl}; start foretoken serve, or give --base-url`))).json()) as { data: { id: string }[] };
 const target: Target = { baseUrl, model: models.data[0]?.id ?? "", kind: "foretoken" };
 const props = (await (await fetch(`${baseUrl}/props`)).json()) as { chat_template_caps: { tools: boolean } };
 const nMax = values["n-max"] === undefined ? undefined : Number(values["n-max"]);
