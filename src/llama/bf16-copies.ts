@@ -1,11 +1,11 @@
 /**
- * BF16 copies of a model's small quantized matrices, for forwards of more than eight rows.
+ * BF16 copies of a model's quantized matrices outside of experts, for forwards of more than eight rows.
  *
  * Up to eight rows ggml-cuda multiplies quantized matrices by a kernel of its own for vectors (MMVQ_MAX_BATCH_SIZE of
- * mmvq.cuh), beyond that by one for matrices (mmq.cu), whose 20 to 40 microseconds on an H200 hardly depend on how small
- * the matrix is. Two thirds of the products outside of experts in a mixture of experts are small: shared experts, keys and
- * values, the gates of linear attention. A BF16 matrix takes cuBLAS there, a few microseconds. Values are those of the
- * quantized matrix, rounded to eight bits of mantissa; activations are rounded to BF16, where the other kernel rounds them to int8.
+ * mmvq.cuh), beyond that by one for matrices (mmq.cu). A BF16 matrix takes cuBLAS there. Measured on an H200, microseconds in
+ * IQ4_XS and in BF16: 2,048 by 512 13 and 7 (24 rows), 37 and 10 (1,160 rows of prompts); 2,048 by 8,192 19 and 13, 206 and 60.
+ * Values are those of the quantized matrix, rounded to eight bits of mantissa; activations are rounded to BF16, where the
+ * other kernel rounds them to int8.
  */
 import koffi from "koffi";
 import type { GgufTensor } from "../gguf/header.ts";
@@ -17,8 +17,8 @@ import { isLeaf, tensorAt, typeOf, words } from "./graph-surgery.ts";
 import type { Llama } from "./library.ts";
 import type { Pointer } from "./structs.ts";
 
-/** A shared expert of 512 by 2,048 is small, an attention's 2,048 by 4,096 is not: reading that twice as wide costs what the kernel saves. */
-const mostElements = 1 << 21;
+/** Beyond that reading a matrix four times as wide costs few rows more than the kernel saves, and memory most of all; it also leaves out LM heads. */
+const mostElements = 1 << 24;
 
 const bf16 = knownType("BF16");
 
@@ -40,7 +40,7 @@ export class Bf16Copies implements Disposable {
   }
 
   /**
-   * Makes copies of those matrices that are small and quantized and have none.
+   * Makes copies of those matrices that are quantized, no larger than `mostElements`, and have none.
    * @param addresses of ggml_tensors, leaves or not
    * @throws {UserError} when the device has no room, or the file does not hold what is in memory; none of these are left then
    */
@@ -50,7 +50,7 @@ export class Bf16Copies implements Disposable {
     try {
       for (const address of addresses) {
         const weights = BigInt(address);
-        if (this.#copies.has(address) || !isSmall(weights)) continue;
+        if (this.#copies.has(address) || !isCopiedLeaf(weights)) continue;
         this.#copies.set(address, this.#copy(weights));
         made.push(address);
       }
@@ -90,17 +90,17 @@ export class Bf16Copies implements Disposable {
   }
 }
 
-function isSmall(weights: Pointer): boolean {
+function isCopiedLeaf(weights: Pointer): boolean {
   const fields = tensorAt(weights);
   const type = ggmlType(typeOf(fields));
   const sizes = [0, 1, 2, 3].map((i) => Number(fields[words.ne0 + i]));
-  return isLeaf(fields) && fields[words.buffer] !== 0n && isSmallMatrix(type, sizes);
+  return isLeaf(fields) && fields[words.buffer] !== 0n && isCopied(type, sizes);
 }
 
-function isSmallMatrix(type: GgmlType | undefined, sizes: readonly number[]): boolean {
+function isCopied(type: GgmlType | undefined, sizes: readonly number[]): boolean {
   const [width = 1, nRows = 1, ...others] = sizes;
   return type !== undefined && type.blockSize > 1 && nRows > 1 && others.every((n) => n === 1) && width * nRows <= mostElements;
 }
 
 /** Bytes of the copies of these tensors. Those whose products are stacks are never copied, so it may be less. */
-export const bytesOfCopies = (tensors: readonly GgufTensor[]): number => tensors.reduce((sum, { type, shape, nElements }) => (isSmallMatrix(type, shape) ? sum + nElements * bf16.blockBytes : sum), 0);
+export const bytesOfCopies = (tensors: readonly GgufTensor[]): number => tensors.reduce((sum, { type, shape, nElements }) => (isCopied(type, shape) ? sum + nElements * bf16.blockBytes : sum), 0);

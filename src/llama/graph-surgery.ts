@@ -10,18 +10,44 @@ import type { Llama } from "./library.ts";
 import type { Pointer } from "./structs.ts";
 
 /** 64-bit words of a ggml_tensor. The operator is the lower half of word 10. */
-export const words = { type: 0, buffer: 1, ne0: 2, ne1: 3, nb0: 6, nb1: 7, op: 10, src0: 19, src1: 20, viewSource: 29, viewOffset: 30 } as const;
+export const words = { type: 0, buffer: 1, ne0: 2, ne1: 3, ne2: 4, nb0: 6, nb1: 7, op: 10, src0: 19, src1: 20, viewSource: 29, viewOffset: 30 } as const;
 export const tensorBytes = 336;
+/** Sources of a node (GGML_MAX_SRC). */
+export const mostSources = 10;
 const lowerHalf = 0xffff_ffffn;
+/** GGML_TYPE_I32. */
+const i32 = 26;
 
-const functions = ["ggml_init", "ggml_free", "ggml_new_tensor_2d", "ggml_set_output", "ggml_reshape_1d", "ggml_view_1d", "ggml_pad", "ggml_argmax", "ggml_mul_mat", "ggml_concat"] as const;
+const functions = [
+  "ggml_init",
+  "ggml_free",
+  "ggml_new_tensor_2d",
+  "ggml_new_tensor_3d",
+  "ggml_set_output",
+  "ggml_reshape_1d",
+  "ggml_view_1d",
+  "ggml_view_2d",
+  "ggml_view_3d",
+  "ggml_cont",
+  "ggml_pad",
+  "ggml_argmax",
+  "ggml_mul_mat",
+  "ggml_mul_mat_id",
+  "ggml_swiglu_split",
+  "ggml_concat",
+] as const;
 
 export interface GraphOps {
   readonly ggml: Pick<Ggml, (typeof functions)[number]>;
   /** Operator numbers. */
   readonly mulMatOp: number;
+  readonly mulMatIdOp: number;
   readonly padOp: number;
   readonly concatOp: number;
+  readonly reshapeOp: number;
+  readonly gluOp: number;
+  /** First parameter of a gated unit that is SwiGLU. */
+  readonly swiglu: number;
 }
 
 export const wordsAt = (address: Pointer, bytes: number): BigUint64Array => new BigUint64Array(koffi.view(address, bytes));
@@ -29,6 +55,8 @@ export const tensorAt = (tensor: Pointer): BigUint64Array => wordsAt(tensor, ten
 /** Number of the type. */
 export const typeOf = (tensor: BigUint64Array): number => Number((tensor[words.type] as bigint) & lowerHalf);
 const opOf = (tensor: BigUint64Array): number => Number((tensor[words.op] as bigint) & lowerHalf);
+/** The first of an operator's parameters follows its number. */
+const parameterOf = (tensor: BigUint64Array): number => Number((tensor[words.op] as bigint) >> 32n);
 /** Weights or an input: nothing computes it. */
 export const isLeaf = (tensor: BigUint64Array): boolean => opOf(tensor) === 0;
 
@@ -50,12 +78,27 @@ export function bindGraphOps(llama: Llama): GraphOps | undefined {
     const view = tensorAt(ggml.ggml_view_1d(context, padded, 5, 60));
     const fields = tensorAt(product);
     const joined = tensorAt(ggml.ggml_concat(context, weights, weights, 1));
+    const gated = tensorAt(ggml.ggml_swiglu_split(context, rows, rows));
+    const chosen = ggml.ggml_new_tensor_2d(context, i32, 2, 3);
+    const routed = tensorAt(ggml.ggml_mul_mat_id(context, ggml.ggml_new_tensor_3d(context, 0, 7, 5, 4), ggml.ggml_new_tensor_3d(context, 0, 7, 1, 3), chosen));
     const isKnown =
       view[words.ne0] === 5n && view[words.viewSource] === padded && view[words.viewOffset] === 60n && //
       fields[words.ne0] === 5n && fields[words.ne1] === 3n && fields[words.nb1] === 20n && //
       fields[words.src0] === weights && fields[words.src1] === rows && tensorAt(padded)[words.src0] === product && isLeaf(tensorAt(weights)) && //
-      joined[words.nb0] === 4n && joined[words.op] as bigint >> 32n === 1n;
-    return isKnown ? { ggml, mulMatOp: opOf(fields), padOp: opOf(tensorAt(padded)), concatOp: opOf(joined) } : undefined;
+      joined[words.nb0] === 4n && parameterOf(joined) === 1 && //
+      routed[words.ne1] === 2n && routed[words.ne2] === 3n && routed[words.src1 + 1] === chosen;
+    if (!isKnown) return undefined;
+    const reshaped = tensorAt(ggml.ggml_reshape_1d(context, weights, 35));
+    return {
+      ggml,
+      mulMatOp: opOf(fields),
+      mulMatIdOp: opOf(routed),
+      padOp: opOf(tensorAt(padded)),
+      concatOp: opOf(joined),
+      reshapeOp: opOf(reshaped),
+      gluOp: opOf(gated),
+      swiglu: parameterOf(gated),
+    };
   } finally {
     ggml.ggml_free(context);
   }

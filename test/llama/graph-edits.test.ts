@@ -2,6 +2,8 @@
 import * as fs from "node:fs";
 import * as os from "node:os";
 import * as path from "node:path";
+import * as fc from "fast-check";
+import koffi from "koffi";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { GraphEditName } from "../../src/config/engine-options.ts";
 import { namedShapes } from "../../src/gguf/synth/shapes.ts";
@@ -12,9 +14,11 @@ import { Bf16Copies } from "../../src/llama/bf16-copies.ts";
 import type { LlamaContext } from "../../src/llama/context.ts";
 import { createContext } from "../../src/llama/create-context.ts";
 import { usefulEdits } from "../../src/llama/graph-edits.ts";
+import { tensorAt, words } from "../../src/llama/graph-surgery.ts";
 import { readModelFacts } from "../../src/llama/head-check.ts";
 import { loadLlama } from "../../src/llama/library.ts";
 import { loadModel, type Model } from "../../src/llama/model.ts";
+import { evenParts } from "../../src/llama/split-experts.ts";
 
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), "graph-edits-"));
 afterAll(() => fs.rmSync(folder, { recursive: true }));
@@ -29,6 +33,7 @@ beforeAll(async () => {
 });
 
 const options: BackendOptions = { modelPath, useHead: true, nSlots: 6, ctxSize: 1536, threads: 1, nMax: 2, plainTarget: true, targetSampling: "device-greedy", draftSampling: "device-greedy", device: "cpu" };
+const noneChanged = { "bf16-copies": 0, "contiguous-conv": 0, "flat-products": 0, "split-experts": 0 };
 const edited = (graphEdits: readonly GraphEditName[], more: Partial<BackendOptions> = {}): LlamaBackend => createBackend({ ...options, graphEdits, ...more });
 
 interface Decoded {
@@ -83,7 +88,7 @@ describe("edits of libllama's graphs", () => {
   test("a copy into order before the convolution changes no bit, and is made where four sequences or more have several rows", () => {
     using backend = edited(["contiguous-conv"]);
     const counts: number[] = [];
-    const decoded = decodeSteps(backend, steps, () => counts.push(backend.target.graphEdits?.nStraightened ?? -1));
+    const decoded = decodeSteps(backend, steps, () => counts.push(backend.target.graphEdits?.counts["contiguous-conv"] ?? -1));
     expect(decoded).toEqual(plain);
     expect(counts).toEqual([0, nRecurrent, nRecurrent, nRecurrent, 0, nRecurrent, 0]);
     expect(backend.editProblem).toBeUndefined();
@@ -92,7 +97,7 @@ describe("edits of libllama's graphs", () => {
   test("BF16 copies of all small matrices are taken from nine rows on, and say the same but for rounding", () => {
     using backend = edited(["bf16-copies"]);
     const counts: number[] = [];
-    const decoded = decodeSteps(backend, steps, () => counts.push(backend.target.graphEdits?.nCopied ?? -1));
+    const decoded = decodeSteps(backend, steps, () => counts.push(backend.target.graphEdits?.counts["bf16-copies"] ?? -1));
     expect(counts).toEqual([0, nSmall, nSmall, nSmall, 0, nSmall, 0]);
     expect(decoded[0]).toEqual(plain[0]);
     expect(decoded[1]).not.toEqual(plain[1]);
@@ -105,7 +110,55 @@ describe("edits of libllama's graphs", () => {
     using copies = edited(["bf16-copies"]);
     using both = edited(["bf16-copies", "contiguous-conv"]);
     expect(decodeSteps(both, steps)).toEqual(decodeSteps(copies, steps));
-    expect([both.target.graphEdits?.nCopied, both.target.graphEdits?.nStraightened, both.editProblem]).toEqual([0, 0, undefined]);
+    expect([both.target.graphEdits?.counts, both.editProblem]).toEqual([noneChanged, undefined]);
+  });
+
+  test("experts of nine rows and more are computed in parts, to the same numbers", () => {
+    using backend = edited(["split-experts"]);
+    const counts: number[] = [];
+    const decoded = decodeSteps(backend, steps, () => counts.push(backend.target.graphEdits?.counts["split-experts"] ?? -1));
+    expect(counts).toEqual([0, shape.nLayers, shape.nLayers, shape.nLayers, 0, shape.nLayers, 0]);
+    expect(difference(decoded, plain)).toBeLessThan(1e-3);
+    expect(decoded.map(({ tokens }) => tokens)).toEqual(plain.map(({ tokens }) => tokens));
+  });
+
+  test("no product of experts that is computed has more than eight rows, and each row of each layer has three", () => {
+    const { base } = loadLlama({ device: "cpu" });
+    const opOf = base.func("ggml_op_desc", "str", ["void *"]) as (tensor: bigint) => string;
+    let rows: number[] = [];
+    const callback = koffi.register((tensor: bigint, isQuestion: boolean) => {
+      if (isQuestion && opOf(tensor) === "MUL_MAT_ID") rows.push(Number(tensorAt(tensor)[words.ne2]));
+      return false;
+    }, koffi.pointer(koffi.proto("bool", ["void *", "bool", "void *"])));
+    try {
+      using backend = edited(["split-experts"], { evalCallback: callback, useHead: false, plainTarget: false });
+      const seen: number[][] = [];
+      decodeSteps(backend, [[6, 3], [3, 3], [4, 2]], () => {
+        seen.push(rows);
+        rows = [];
+      });
+      const each = (...parts: number[]): number[] => Array.from({ length: shape.nLayers }, () => parts.flatMap((n) => [n, n, n])).flat();
+      expect(seen).toEqual([each(6, 6, 6), each(4, 5), each(8)]);
+    } finally {
+      koffi.unregister(callback);
+    }
+  });
+
+  test("the last product of linear attention is one of all rows where four sequences or more are decoded", () => {
+    using backend = edited(["flat-products"]);
+    const counts: number[] = [];
+    const decoded = decodeSteps(backend, [...steps, [4, 1], [3, 2]], () => counts.push(backend.target.graphEdits?.counts["flat-products"] ?? -1));
+    expect(counts).toEqual([...steps.map(([nSeqs]) => (nSeqs < 4 ? 0 : nRecurrent)), nRecurrent, 0]);
+    expect(difference(decoded.slice(0, steps.length), plain)).toBeLessThan(1e-3);
+  });
+
+  test("all at once: experts in parts, one product more that takes its copy", () => {
+    using backend = edited(["bf16-copies", "contiguous-conv", "flat-products", "split-experts"]);
+    const counts: unknown[] = [];
+    const decoded = decodeSteps(backend, steps, () => counts.push(backend.target.graphEdits?.counts));
+    expect(counts[2]).toEqual({ "bf16-copies": nSmall + nRecurrent, "contiguous-conv": nRecurrent, "flat-products": nRecurrent, "split-experts": shape.nLayers });
+    expect(difference(decoded, plain)).toBeLessThan(0.05);
+    expect(backend.editProblem).toBeUndefined();
   });
 
   test("the context that never drafts has its own rows to count", () => {
@@ -140,7 +193,7 @@ describe("edits of libllama's graphs", () => {
     using context = contextWith(model, copies, ["bf16-copies", "contiguous-conv"]);
     expect(context.graphEdits?.problem()).toMatch(/other\.gguf holds no tensor blk\.3\.\S+ as it was loaded/);
     expect(tokensOf(context)).toEqual(tokensOf(unedited));
-    expect([context.graphEdits?.nCopied, context.graphEdits?.nStraightened]).toEqual([0, nRecurrent]);
+    expect(context.graphEdits?.counts).toEqual({ ...noneChanged, "contiguous-conv": nRecurrent });
     // A second context finds nothing of the first one's attempt.
     using again = contextWith(model, copies, ["bf16-copies"]);
     expect(again.graphEdits?.problem()).toMatch(/holds no tensor/);
@@ -167,11 +220,24 @@ describe("edits of libllama's graphs", () => {
 });
 
 test("edits are asked for where a step can have the rows that gain by them", () => {
-  const all = ["bf16-copies", "contiguous-conv"] as const;
-  expect(usefulEdits(all, 8, 1)).toEqual([]);
-  expect(usefulEdits(all, 9, 1)).toEqual(["bf16-copies"]);
-  expect(usefulEdits(all, 4, 2)).toEqual(["contiguous-conv"]);
-  expect(usefulEdits(all, 3, 3)).toEqual(["bf16-copies"]);
+  const all = ["bf16-copies", "contiguous-conv", "flat-products", "split-experts"] as const;
+  expect(usefulEdits(all, 3, 2)).toEqual([]);
+  expect(usefulEdits(all, 8, 1)).toEqual(["flat-products"]);
+  expect(usefulEdits(all, 9, 1)).toEqual(["bf16-copies", "flat-products", "split-experts"]);
+  expect(usefulEdits(all, 4, 2)).toEqual(["contiguous-conv", "flat-products"]);
+  expect(usefulEdits(all, 3, 3)).toEqual(["bf16-copies", "split-experts"]);
   expect(usefulEdits(all, 8, 3)).toEqual(all);
   expect(usefulEdits(["contiguous-conv"], 8, 3)).toEqual(["contiguous-conv"]);
+});
+
+test("parts of experts have no more rows than asked, differ by one at most, and leave out none", () => {
+  fc.assert(
+    fc.property(fc.integer({ min: 9, max: 200 }), fc.integer({ min: 1, max: 8 }), (n, most) => {
+      const parts = evenParts(n, Math.ceil(n / most));
+      expect(parts.flatMap(([from, k]) => Array.from({ length: k }, (_, i) => from + i))).toEqual(Array.from({ length: n }, (_, i) => i));
+      const sizes = parts.map(([, k]) => k);
+      expect(Math.max(...sizes)).toBeLessThanOrEqual(most);
+      expect(Math.max(...sizes) - Math.min(...sizes)).toBeLessThanOrEqual(1);
+    }),
+  );
 });

@@ -1,0 +1,195 @@
+/**
+ * The nodes of a graph that libllama has built, as they are described in memory, and new ones among them.
+ *
+ * The layout of ggml_cgraph is that of ggml 0.25 (ggml-impl.h): for each graph the number of nodes, the first and the last
+ * are compared with ggml's own answers. All descriptions are read as one array of 32-bit halves, in which a tensor is named
+ * by its place: a view for each would cost more than libllama takes to build the graph.
+ */
+import koffi from "koffi";
+import { bindGgml, type Ggml } from "./ggml-ops.ts";
+import { mostSources, tensorBytes, words } from "./graph-surgery.ts";
+import type { Llama } from "./library.ts";
+import type { Pointer } from "./structs.ts";
+
+/** Nodes of a graph lie in one pool of descriptions; a wider range would not be one. */
+const mostPoolBytes = 1 << 28;
+/** libllama's pool has a description for each node that a graph may list; inputs and what other samplers add take some. */
+const keptFree = 256;
+
+const functions = ["ggml_graph_n_nodes", "ggml_graph_node", "ggml_build_forward_expand"] as const;
+export type GraphFunctions = Pick<Ggml, (typeof functions)[number]>;
+export const bindGraph = (llama: Llama): GraphFunctions => bindGgml(llama.base, functions);
+
+/** New nodes before one that is listed, and what makes use of them. */
+export interface Addition {
+  /** Index of the listed one. */
+  readonly before: number;
+  /** They and what they are computed from are listed, in this order, where they are not yet. */
+  readonly roots: readonly Pointer[];
+  /** At most so many become listed. */
+  readonly nNew: number;
+  /** Changes descriptions; called once all are listed, and must not fail. */
+  readonly use: () => void;
+}
+
+export class GraphNodes {
+  readonly n: number;
+  /** How many more may be listed. */
+  readonly nFree: number;
+  readonly #api: GraphFunctions;
+  readonly #graph: Pointer;
+  /** Pointers to the nodes. */
+  readonly #pointers: Uint32Array;
+  readonly #halves: Uint32Array;
+  readonly #first: number;
+  #uses: Uint8Array | undefined;
+
+  /** @throws where memory is not laid out as is known */
+  constructor(api: GraphFunctions, graph: Pointer) {
+    this.#api = api;
+    this.#graph = graph;
+    const n = api.ggml_graph_n_nodes(graph);
+    const [size = 0, nNodes, , , low = 0, high = 0] = new Uint32Array(koffi.view(graph, 24));
+    if (nNodes !== n || n === 0) throw unknownLayout();
+    const pointers = new Uint32Array(koffi.view(BigInt(high * 2 ** 32 + low), 8 * n));
+    for (const i of [0, n - 1]) if (BigInt(numberAt(pointers, 2 * i)) !== api.ggml_graph_node(graph, i)) throw unknownLayout();
+    let [first, last] = [Infinity, 0];
+    for (let i = 0; i < pointers.length; i += 2) {
+      const address = numberAt(pointers, i);
+      if (address < first) first = address;
+      if (address > last) last = address;
+    }
+    if (last - first > mostPoolBytes) throw unknownLayout();
+    this.n = n;
+    this.nFree = Math.max(0, size - n - keptFree);
+    this.#pointers = pointers;
+    this.#first = first;
+    this.#halves = new Uint32Array(koffi.view(BigInt(first), last - first + tensorBytes));
+  }
+
+  /** Place of a node. */
+  at(index: number): number {
+    return this.#placeOf(numberAt(this.#pointers, 2 * index));
+  }
+
+  /** Place of what lies at an address; undefined where that is not among these. */
+  find(address: number): number | undefined {
+    const at = this.#placeOf(address);
+    return at >= 0 && at < this.#halves.length ? at : undefined;
+  }
+
+  address(at: number): number {
+    return this.#first + 4 * at;
+  }
+
+  op(at: number): number {
+    return this.#halves[at + 2 * words.op] as number;
+  }
+
+  /** Of the operator; they follow its number. */
+  parameter(at: number, i: number): number {
+    return this.#halves[at + 2 * words.op + 1 + i] as number;
+  }
+
+  /** Elements in dimension i. */
+  ne(at: number, i: number): number {
+    return this.#halves[at + 2 * (words.ne0 + i)] as number;
+  }
+
+  /** Bytes from one element of dimension i to the next. */
+  nb(at: number, i: number): number {
+    return numberAt(this.#halves, at + 2 * (words.nb0 + i));
+  }
+
+  /** Address of a source; 0: none. */
+  source(at: number, i: number): number {
+    return numberAt(this.#halves, at + 2 * (words.src0 + i));
+  }
+
+  /** How many nodes have it as a source, up to 255. */
+  nUses(at: number): number {
+    this.#uses ??= this.#countUses();
+    return this.#uses[at >> 1] as number;
+  }
+
+  setOp(at: number, op: number, parameter = 0): void {
+    this.#halves[at + 2 * words.op] = op;
+    this.#halves[at + 2 * words.op + 1] = parameter;
+  }
+
+  setSource(at: number, i: number, pointer: Pointer): void {
+    setPointer(this.#halves, at + 2 * (words.src0 + i), pointer);
+  }
+
+  /** A stack of matrices that lie one behind the other becomes one matrix of all their rows. */
+  flatten(at: number): void {
+    const nRows = this.ne(at, 1) * this.ne(at, 2);
+    this.#halves[at + 2 * words.ne1] = nRows;
+    this.#halves[at + 2 * words.ne2] = 1;
+    for (const i of [2, 3]) setPointer(this.#halves, at + 2 * (words.nb0 + i), BigInt(this.nb(at, 1) * nRows));
+  }
+
+  /**
+   * Lists new nodes, then makes use of them. Nodes are computed in the order in which they are listed.
+   * @param additions by rising index, of `nFree` nodes at most
+   */
+  insert(additions: readonly Addition[]): void {
+    const ends = additions.map(({ roots }) => {
+      for (const root of roots) this.#api.ggml_build_forward_expand(this.#graph, root);
+      return this.#api.ggml_graph_n_nodes(this.#graph);
+    });
+    const nAll = ends.at(-1) ?? this.n;
+    if (nAll > this.n) {
+      const all = new Uint32Array(koffi.view(BigInt(this.#listAddress()), 8 * nAll));
+      const old = all.slice();
+      let to = 0;
+      let from = 0;
+      let added = this.n;
+      const copy = (begin: number, end: number): void => {
+        all.set(old.subarray(2 * begin, 2 * end), 2 * to);
+        to += end - begin;
+      };
+      additions.forEach(({ before }, i) => {
+        copy(from, before);
+        from = before;
+        copy(added, ends[i] as number);
+        added = ends[i] as number;
+      });
+      copy(from, this.n);
+    }
+    for (const { use } of additions) use();
+  }
+
+  #listAddress(): number {
+    const [, , , , low = 0, high = 0] = new Uint32Array(koffi.view(this.#graph, 24));
+    return high * 2 ** 32 + low;
+  }
+
+  #placeOf(address: number): number {
+    return (address - this.#first) / 4;
+  }
+
+  #countUses(): Uint8Array {
+    // Descriptions are aligned to eight bytes.
+    const uses = new Uint8Array(this.#halves.length >> 1);
+    for (let i = 0; i < this.n; i++) {
+      const at = this.at(i);
+      for (let k = 0; k < mostSources; k++) {
+        const address = this.source(at, k);
+        const source = address === 0 ? undefined : this.find(address);
+        if (source !== undefined) uses[source >> 1] = Math.min(255, (uses[source >> 1] as number) + 1);
+      }
+    }
+    return uses;
+  }
+}
+
+const unknownLayout = (): Error => new Error("this library lays out its graphs otherwise than is known");
+
+/** An address; those of a process are below 2^48. */
+const numberAt = (halves: Uint32Array, at: number): number => (halves[at + 1] as number) * 2 ** 32 + (halves[at] as number);
+
+function setPointer(halves: Uint32Array, at: number, pointer: Pointer): void {
+  halves[at] = Number(pointer & 0xffff_ffffn);
+  halves[at + 1] = Number(pointer >> 32n);
+}
