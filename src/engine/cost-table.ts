@@ -31,19 +31,21 @@ export class CostTable {
   readonly #measuredMs: Float64Array[];
   /** As read: no length dearer than a longer one. */
   readonly #stepMs: Float64Array[];
+  /** Steps in use that each was refined by. */
+  readonly #nUses: Float64Array[];
   readonly changeMs: number;
   readonly moveMs: number;
   readonly prefillBaseMs: number;
   readonly prefillRowMs: number;
   readonly #rate: number;
 
-  /** @param memory where the times are kept, `2 * nSeqs * (nMax + 1)` numbers or more: shared by threads, all learn what each measures; an update that two make at once may be lost */
+  /** @param memory where the times are kept, `3 * nSeqs * (nMax + 1)` numbers or more: shared by threads, all learn what each measures; an update that two make at once may be lost */
   constructor(data: CostTableData, { learningRate = 0.05, memory }: { readonly learningRate?: number; readonly memory?: Float64Array } = {}) {
     this.nSeqs = data.nSeqs;
     const width = data.stepMs[0]?.length ?? 0;
     const size = data.stepMs.length * width;
-    const numbers = memory ?? new Float64Array(2 * size);
-    if (numbers.length < 2 * size) throw new RangeError(`a cost table of ${data.stepMs.length} by ${width} needs ${2 * size} numbers of memory, not ${numbers.length}`);
+    const numbers = memory ?? new Float64Array(3 * size);
+    if (numbers.length < 3 * size) throw new RangeError(`a cost table of ${data.stepMs.length} by ${width} needs ${3 * size} numbers of memory, not ${numbers.length}`);
     const rows = (offset: number): Float64Array[] =>
       data.stepMs.map((row, i) => {
         const at = numbers.subarray(offset + i * width, offset + (i + 1) * width);
@@ -52,6 +54,8 @@ export class CostTable {
       });
     this.#measuredMs = rows(0);
     this.#stepMs = rows(size);
+    this.#nUses = rows(2 * size);
+    for (const row of this.#nUses) row.fill(0);
     this.changeMs = data.changeMs;
     this.moveMs = data.moveMs;
     this.prefillBaseMs = data.prefillBaseMs;
@@ -80,6 +84,14 @@ export class CostTable {
     return Math.max(atLow * 0.25, atLow + ((atHigh - atLow) * (n - low)) / (high - low));
   }
 
+  /** Steps in use that what is known of n sequences with draft length k comes from; 0: from calibration alone. */
+  nUses(n: number, k: number): number {
+    const i = this.#cell(n);
+    const high = this.nSeqs[i + 1];
+    const isNearHigh = high !== undefined && 2 * n >= (this.nSeqs[i] as number) + high;
+    return (this.#nUses[isNearHigh ? i + 1 : i] as Float64Array)[k] as number;
+  }
+
   /** Moves the two cells around n towards a measured time. Outliers (garbage collection, a busy machine) move them no further than 2x. */
   refine(n: number, k: number, measuredMs: number): void {
     const predicted = this.#between(this.#measuredMs, n, k);
@@ -92,6 +104,8 @@ export class CostTable {
       const span = (this.nSeqs[i + 1] ?? at) - (this.nSeqs[i] as number) || 1;
       const nearness = Math.max(0, 1 - Math.abs(n - at) / span);
       if (nearness === 0) continue;
+      const uses = this.#nUses[cell] as Float64Array;
+      uses[k] = (uses[k] as number) + nearness;
       row[k] = (row[k] as number) * (1 + this.#rate * nearness * (ratio - 1));
       // Longer ones that were last cheaper than this one is by its record and by its last step were cheap at another time.
       let least = Math.min(row[k], ratio * predicted);

@@ -42,6 +42,10 @@ export class Crowd {
   othersRest = false;
   /** Others work, and one drafted when it last did. */
   othersDraft = false;
+  /** What the one of them that drafts most last drafted; undefined where none drafts. */
+  get othersLength(): number | undefined {
+    return this.othersDraft ? this.#lastMost - 1 : undefined;
+  }
 
   constructor(view: CrowdView | undefined, clock: () => number) {
     this.#view = view;

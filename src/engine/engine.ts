@@ -159,6 +159,7 @@ export class Engine implements EngineLoop {
     this.gate.isCrowded = this.#crowd.isCrowded;
     this.gate.companyPromise = this.#crowd.othersRest ? minPromise : 0;
     this.gate.changePromise = this.#crowd.othersDraft ? 0 : minPromise;
+    this.gate.othersLength = this.#crowd.othersLength;
     if (this.#choosesContext && !this.#isResting()) this.#contextChoice.choose();
     if (this.#config.holdShape && isBatched) this.shape.holdGhosts(this.slots, this.#clock(), this.info.nMax);
     if (leavesLast) this.shape.leaveLast(this.slots);

@@ -13,6 +13,7 @@ import type { CostTable } from "./cost-table.ts";
 import { endLoss, noSpread, type EndSpread } from "./end-spread.ts";
 import { Excess } from "./excess.ts";
 import { leadSteps, patienceFor, Probing } from "./probing.ts";
+import { trialMargin, Trials, triedUses } from "./trials.ts";
 
 export interface GateOptions {
   readonly mode: "fixed" | "adaptive";
@@ -44,7 +45,7 @@ const maxRestSteps = 64;
 /** Of a length that stands on a CPU the cost of one step in so many tells enough. */
 const costSteps = 64;
 
-export type GateReason = "fixed" | "best" | "hold" | "probe" | "cannot-pay" | "idle-at-zero" | "capped";
+export type GateReason = "fixed" | "best" | "hold" | "probe" | "cannot-pay" | "idle-at-zero" | "trial" | "capped";
 
 export class Gate {
   acceptance: AcceptanceEstimate;
@@ -56,6 +57,8 @@ export class Gate {
   entryPromise = 0;
   /** The same while other groups work and draft nothing. */
   companyPromise = 0;
+  /** What other groups that draft last drafted. */
+  othersLength: number | undefined;
   /** At rest most costs are not asked for: where reading one takes a share of a step that counts. */
   samplesCost = false;
   /** Sequences of the rest that the last steps were part of; 0: of none, or whoever wanted to know has seen it. */
@@ -72,6 +75,7 @@ export class Gate {
   /** Length in force outside of probes. */
   #current: number;
   readonly #probing: Probing;
+  readonly #trials = new Trials();
   #lastNSeqs = 0;
   #forced: number | undefined;
   /** Steps for which length 0 stands without another look, while as many sequences decode. */
@@ -106,6 +110,7 @@ export class Gate {
     this.#excess = new Excess();
     this.#nRested = 0;
     this.#probing.cancel();
+    this.#trials.cancel();
     this.#restLeft = 0;
   }
 
@@ -235,9 +240,11 @@ export class Gate {
     const isSettled = this.#current === 0 && this.zeroFactor === 1 && nSeqs === this.#lastNSeqs;
     this.#adopt(nSeqs);
     this.#lastNSeqs = nSeqs;
-    if (this.#current === 0) this.#maybeProbe(nSeqs);
+    if (this.#current > 0) return this.#within(this.#tried(nSeqs) ?? this.#current, cap);
+    this.#trials.cancel();
+    this.#maybeProbe(nSeqs);
     this.#restLength = isSettled ? Math.min(maxRestSteps, 2 * this.#restLength) : restSteps;
-    if (this.isDrafting) return this.#within(this.#probing.length ?? this.#current, cap);
+    if (this.#probing.length !== undefined) return this.#within(this.#probing.length, cap);
     const most = this.reason === "cannot-pay" ? maxRestSteps : Math.max(restSteps, this.stepsToProbe(nSeqs) - leadSteps);
     this.#restLeft = Math.min(this.#restLength, most) - 1;
     return 0;
@@ -311,6 +318,16 @@ export class Gate {
       this.#current = best;
       if (best > 0) this.#probing.startAnew();
     }
+  }
+
+  /** Another length than the one in force, for the moment of a trial. */
+  #tried(nSeqs: number): number | undefined {
+    const table = this.#table as CostTable;
+    const least = this.#worth(nSeqs, this.#current) * (1 - trialMargin);
+    const isWorthIt = (k: number): boolean => k !== this.#current && k >= this.#least && table.nUses(nSeqs, k) < triedUses && this.#worth(nSeqs, k) > least;
+    const tried = this.#trials.next(nSeqs, this.#options.nMax, this.othersLength, isWorthIt);
+    if (tried !== undefined) this.reason = "trial";
+    return tried;
   }
 
   #best(nSeqs: number): number {

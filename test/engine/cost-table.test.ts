@@ -54,7 +54,7 @@ test("a table keeps what was measured, and is read the same when it comes back",
 
 test("tables in one memory learn what each of them measures", () => {
   const data = { nSeqs: [1, 4], stepMs: [[10, 20], [10, 20]], changeMs: 0, moveMs: 0, prefillBaseMs: 0, prefillRowMs: 1 };
-  const memory = new Float64Array(8);
+  const memory = new Float64Array(12);
   const [a, b] = [new CostTable(data, { memory }), new CostTable(data, { memory })];
   const apart = new CostTable(data);
   for (let i = 0; i < 100; i++) a.refine(4, 0, 8);
@@ -62,5 +62,5 @@ test("tables in one memory learn what each of them measures", () => {
   expect(b.stepMs(4, 0)).toBeLessThan(8.2);
   expect(b.toJSON()).toEqual(a.toJSON());
   expect(apart.stepMs(4, 0)).toBe(10);
-  expect(() => new CostTable(data, { memory: new Float64Array(7) })).toThrow("needs 8 numbers of memory, not 7");
+  expect(() => new CostTable(data, { memory: new Float64Array(11) })).toThrow("needs 12 numbers of memory, not 11");
 });
