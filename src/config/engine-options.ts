@@ -22,8 +22,6 @@ const unconditionalRates = z
 /** See llama/graph-edits.ts. */
 export const graphEditNames = ["bf16-copies", "contiguous-conv", "flat-products", "split-experts"] as const;
 export type GraphEditName = (typeof graphEditNames)[number];
-/** Those that change no bit of what is computed. */
-export const exactGraphEdits: readonly GraphEditName[] = ["contiguous-conv"];
 
 /** "auto", or the changes that are wanted. */
 const graphEdits = z
@@ -85,7 +83,7 @@ const runFields = {
   sampling: z.enum(["auto", "device-greedy", "device", "host"]).default("auto").meta({ description: "where target tokens are sampled" }),
   specDraftSampling: z.enum(["auto", "device-greedy", "device", "host"]).default("auto").meta({ description: "where draft tokens are sampled" }),
   batchedArgmax: z.boolean().default(true).meta({ description: "device-greedy: one argmax for all rows of a forward; off: libllama's, one a row" }),
-  graphEdits: graphEdits.meta({ description: "changes of libllama's graphs that CUDA computes faster where a step has many rows: contiguous-conv (several rows a sequence; the same bits), flat-products (four sequences or more), split-experts (9 to 64 rows), bf16-copies of matrices outside of experts (from nine rows; memory: 2 bytes for each of their weights); the last three round otherwise; auto: contiguous-conv with CUDA. They need slots that are sampled on the device", placeholder: "auto|none|LIST" }),
+  graphEdits: graphEdits.meta({ description: "changes of libllama's graphs that CUDA computes faster where a step has many rows: contiguous-conv (several rows a sequence; the same bits), flat-products (four sequences or more), split-experts (9 to 64 rows), bf16-copies of matrices outside of experts (from nine rows; memory: 2 bytes for each of their weights); the last three round otherwise; auto: contiguous-conv with CUDA, on Hopper GPUs, where they were measured, all but bf16-copies. They need slots that are sampled on the device", placeholder: "auto|none|LIST" }),
   hostSlots: z.int().min(0).optional().meta({ description: "slots that keep all logits, for grammars, penalties, biases and logprobs", placeholder: "N" }),
   cacheRam: z.int().min(0).default(0).meta({ aliases: ["cram"], description: "MiB for saved states of prompts and histories, restored when a prompt extends one (implies --cache-prompt); 0 off", placeholder: "MIB" }),
   cachePrompt: z.boolean().default(false).meta({ description: "reuse a slot's history when a prompt extends it" }),

@@ -201,8 +201,9 @@ export function planContexts(options: BackendOptions, model: { readonly nCtxTrai
     nPinnedCells: options.nPinnedCells ?? 0,
     ...(options.evalCallback === undefined ? {} : { evalCallback: options.evalCallback }),
   } as const;
-  // A head's few matrices gain nothing.
   const editsFor = (rowsPerSeq: number): { graphEdits: readonly GraphEditName[] } => ({ graphEdits: usefulEdits(options.graphEdits ?? [], nSlots, rowsPerSeq) });
+  // Of a head's one layer only the experts are worth an edit.
+  const headEdits = { graphEdits: editsFor(nMax + 1).graphEdits.filter((name) => name === "split-experts") };
   const slots = Array.from({ length: nSeq }, (_, seq): SlotSampling => (seq < nSlots ? (options.targetSampling ?? "host") : "host"));
   const target: ContextOptions = {
     ...shared,
@@ -230,6 +231,7 @@ export function planContexts(options: BackendOptions, model: { readonly nCtxTrai
       isDraft: true,
       argmaxTokens: options.draftVocab ?? 0,
       hiddenRows: "all",
+      ...headEdits,
     };
   });
   return { target, plainTarget, heads };

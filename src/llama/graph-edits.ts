@@ -33,6 +33,19 @@ export function usefulEdits(names: readonly GraphEditName[], nSeqs: number, rows
   return names.filter((name) => isUseful[name]);
 }
 
+/** H100, H200, H800, H20, GH200. */
+const hopper = /\bG?H(?:100|200|800|20)\b/;
+
+/**
+ * Those of "auto": where CUDA computes, the one that changes no bit; on the GPUs on which the others were measured those too,
+ * but for copies, whose memory is asked for. Fewer rows a launch read experts oftener: on a GPU of less bandwidth that may lose.
+ */
+export function automaticEdits(devices: readonly { readonly name: string; readonly description: string }[]): readonly GraphEditName[] {
+  const cuda = devices.filter(({ name }) => name.startsWith("CUDA"));
+  if (cuda.length === 0) return [];
+  return cuda.every(({ description }) => hopper.test(description)) ? ["contiguous-conv", "flat-products", "split-experts"] : ["contiguous-conv"];
+}
+
 /** Fewest rows of a graph that each can change. */
 const leastRows: Record<GraphEditName, number> = {
   "bf16-copies": leastCopyRows,

@@ -1,6 +1,6 @@
 /** An engine on libllama from one option set: load, make contexts, measure what steps cost. */
 import * as fs from "node:fs";
-import { exactGraphEdits, type EngineOptions } from "../config/engine-options.ts";
+import type { EngineOptions } from "../config/engine-options.ts";
 import type { SlotSampling } from "../engine/backend.ts";
 import { defaultEngineConfig, type EngineConfig } from "../engine/config.ts";
 import type { Drafter } from "../engine/drafters/drafter.ts";
@@ -14,6 +14,7 @@ import { createBackend, loadModels, type BackendOptions, type LlamaBackend, type
 import { measureCosts } from "./measure-costs.ts";
 import { deviceMemory, isGpu, type Device } from "./devices.ts";
 import { draftVocabOf } from "./draft-vocab.ts";
+import { automaticEdits } from "./graph-edits.ts";
 import { loadLlama, selectDevices } from "./library.ts";
 import type { Model } from "./model.ts";
 import type { Pointer } from "./structs.ts";
@@ -116,7 +117,7 @@ function backendOptions(options: EngineOptions, hooks: Pick<OpenEngineHooks, "pr
     nHostSlots: options.hostSlots ?? (slotSampling(options.sampling, hasGpu, "device-top-k") === "host" ? 0 : 1),
     graphReuse: options.graphReuse,
     batchedArgmax: options.batchedArgmax,
-    graphEdits: options.graphEdits === "auto" ? (gpus.some(({ name }) => name.startsWith("CUDA")) ? exactGraphEdits : []) : options.graphEdits,
+    graphEdits: options.graphEdits === "auto" ? automaticEdits(gpus) : options.graphEdits,
     nPinnedCells: options.kvPin ?? (hasGpu ? Math.min(8192, Math.floor(options.ctxSize / 2)) : 0),
     llamaDir: options.llamaDir,
     ...(hooks.group === undefined ? {} : { shared: hooks.group.models }),

@@ -13,7 +13,7 @@ import { createBackend, type BackendOptions, type LlamaBackend } from "../../src
 import { Bf16Copies } from "../../src/llama/bf16-copies.ts";
 import type { LlamaContext } from "../../src/llama/context.ts";
 import { createContext } from "../../src/llama/create-context.ts";
-import { usefulEdits } from "../../src/llama/graph-edits.ts";
+import { automaticEdits, usefulEdits } from "../../src/llama/graph-edits.ts";
 import { tensorAt, words } from "../../src/llama/graph-surgery.ts";
 import { readModelFacts } from "../../src/llama/head-check.ts";
 import { loadLlama } from "../../src/llama/library.ts";
@@ -161,6 +161,23 @@ describe("edits of libllama's graphs", () => {
     expect(backend.editProblem).toBeUndefined();
   });
 
+  test("a head's experts of nine rows and more are computed in parts as well", () => {
+    using unedited = edited([]);
+    using backend = edited(["bf16-copies", "split-experts"]);
+    const draft = ({ heads: [head] }: LlamaBackend): { tokens: number[]; hidden: Float32Array } => {
+      const { rows, nEmbd } = head ?? expect.fail();
+      rows.n = 18;
+      for (let row = 0; row < 18; row++) [rows.tokens[row], rows.positions[row], rows.seqs[row], rows.outputs[row]] = [300 + 7 * row, row % 3, Math.floor(row / 3), row % 3 === 2 ? 1 : 0];
+      for (let i = 0; i < 18 * nEmbd; i++) rows.hidden[i] = Math.sin(i);
+      head?.decode();
+      return { tokens: [2, 5, 8, 11, 14, 17].map((row) => head?.greedyToken(row) as number), hidden: head?.hiddenAll().slice() ?? expect.fail() };
+    };
+    const [a, b] = [draft(backend), draft(unedited)];
+    expect(a.tokens).toEqual(b.tokens);
+    expect(difference([a], [b])).toBeLessThan(1e-3);
+    expect(backend.heads[0]?.graphEdits?.counts).toEqual({ ...noneChanged, "split-experts": 1 });
+  });
+
   test("the context that never drafts has its own rows to count", () => {
     using few = edited(["bf16-copies", "contiguous-conv"]);
     expect([few.target.graphEdits === undefined, few.plainTarget?.graphEdits === undefined, few.heads[0]?.graphEdits === undefined]).toEqual([false, true, true]);
@@ -228,6 +245,16 @@ test("edits are asked for where a step can have the rows that gain by them", () 
   expect(usefulEdits(all, 3, 3)).toEqual(["bf16-copies", "split-experts"]);
   expect(usefulEdits(all, 8, 3)).toEqual(all);
   expect(usefulEdits(["contiguous-conv"], 8, 3)).toEqual(["contiguous-conv"]);
+});
+
+test("what was measured on Hopper is on there; the edit that changes no bit with any CUDA device", () => {
+  const gpu = (name: string, description: string): { name: string; description: string } => ({ name, description });
+  const all = ["contiguous-conv", "flat-products", "split-experts"];
+  for (const description of ["NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA GH200 480GB", "NVIDIA H20"]) expect(automaticEdits([gpu("CUDA0", description)])).toEqual(all);
+  for (const description of ["NVIDIA GeForce RTX 4090", "NVIDIA A100-SXM4-80GB", "NVIDIA H2000"]) expect(automaticEdits([gpu("CUDA0", description)])).toEqual(["contiguous-conv"]);
+  expect(automaticEdits([gpu("CUDA0", "NVIDIA H200"), gpu("CUDA1", "NVIDIA L40S")])).toEqual(["contiguous-conv"]);
+  expect(automaticEdits([gpu("Vulkan0", "NVIDIA H200")])).toEqual([]);
+  expect(automaticEdits([])).toEqual([]);
 });
 
 test("parts of experts have no more rows than asked, differ by one at most, and leave out none", () => {
