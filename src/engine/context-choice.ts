@@ -50,7 +50,7 @@ export class ContextChoice {
     const isRead = hiddenReading.next(gate, nSeqs, isBetweenRequests);
     if (isRead !== undefined) readHidden(isRead);
     if (!tier.hasPlain) return;
-    gate.rollingRatio = tier.rollingRatio;
+    gate.value.rollingRatio = tier.rollingRatio;
     const { isPlain } = tier;
     // Requests that end together make the next change free: what the other context would have saved is then no reason to copy now.
     const isWave = slots.endSpread.lateness > waveLateness;
@@ -58,8 +58,8 @@ export class ContextChoice {
     // A ghost is not worth a move to the other context.
     if (tier.isPlain !== isPlain) slots.dropGhosts();
     this.#decodeMs = 0;
-    gate.zeroFactor = tier.zeroFactor;
-    gate.entryPromise = tier.isPlain ? gate.changePromise : 0;
+    gate.value.zeroFactor = tier.zeroFactor;
+    gate.value.entryPromise = tier.isPlain ? gate.changePromise : 0;
   }
 
   /** Decode time that the running requests' limits allow, where it is limits that end requests. */

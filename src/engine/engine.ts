@@ -93,7 +93,7 @@ export class Engine implements EngineLoop {
       sink: dependencies.sink,
       clock: this.#clock,
     });
-    this.gate.endSpread = () => this.slots.endSpread;
+    this.gate.value.endSpread = () => this.slots.endSpread;
     this.tier = new Tier(pair, dependencies.costClock ?? this.#clock);
     this.planner = new Planner({ slots: this.slots, gate: this.gate, target: this.#target, config, clock: this.#clock });
     if (this.#hasHead) this.#target.setHiddenOutput(true);
@@ -157,7 +157,7 @@ export class Engine implements EngineLoop {
     if (this.slots.inPhase("ghost").length === 0) this.slots.admit();
     this.#crowd.look(this.slots.running.length > 0);
     this.gate.isCrowded = this.#crowd.isCrowded;
-    this.gate.companyPromise = this.#crowd.othersRest ? minPromise : 0;
+    this.gate.value.companyPromise = this.#crowd.othersRest ? minPromise : 0;
     this.gate.changePromise = this.#crowd.othersDraft ? 0 : minPromise;
     this.gate.othersLength = this.#crowd.othersLength;
     if (this.#choosesContext && !this.#isResting()) this.#contextChoice.choose();

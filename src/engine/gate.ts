@@ -8,10 +8,8 @@
  * Sources of the idea: SGLang's adaptive steps and vLLM's draft length by batch size (one length a batch, from tables);
  * the measured cost table, and zero as the true plain path, are ours.
  */
-import { AcceptanceEstimate } from "./acceptance.ts";
 import type { CostTable } from "./cost-table.ts";
-import { endLoss, noSpread, type EndSpread } from "./end-spread.ts";
-import { Excess } from "./excess.ts";
+import { DraftValue } from "./draft-value.ts";
 import { leadSteps, patienceFor, Probing } from "./probing.ts";
 import { trialMargin, Trials, triedUses } from "./trials.ts";
 
@@ -48,29 +46,15 @@ const costSteps = 64;
 export type GateReason = "fixed" | "best" | "hold" | "probe" | "cannot-pay" | "idle-at-zero" | "trial" | "capped";
 
 export class Gate {
-  acceptance: AcceptanceEstimate;
+  readonly value: DraftValue;
   reason: GateReason = "fixed";
-  /** Time of a step at length 0 over the table's, in the context that decodes now, and in one that can roll back. */
-  zeroFactor = 1;
-  rollingRatio = 1;
-  /** What a length above 0 must promise over length 0 while a change of context lies between them. */
-  entryPromise = 0;
-  /** The same while other groups work and draft nothing. */
-  companyPromise = 0;
   /** What other groups that draft last drafted. */
   othersLength: number | undefined;
   /** At rest most costs are not asked for: where reading one takes a share of a step that counts. */
   samplesCost = false;
   /** Sequences of the rest that the last steps were part of; 0: of none, or whoever wanted to know has seen it. */
   restedWith = 0;
-  /** Tells which requests would end together without drafts. */
-  endSpread: () => EndSpread = () => noSpread;
   #changePromise = minPromise;
-  #excess = new Excess();
-  #table: CostTable | undefined;
-  /** Costs while this engine works alone on the device, and while other groups work too. */
-  #alone: CostTable | undefined;
-  #crowded: CostTable | undefined;
   readonly #options: Required<GateOptions>;
   /** Length in force outside of probes. */
   #current: number;
@@ -89,10 +73,7 @@ export class Gate {
 
   constructor(options: GateOptions, table?: CostTable) {
     this.#options = { nMin: 0, hysteresis: 0.01, horizonSteps: 256, minProbeSteps: 32, maxProbeSteps: 160, ...options };
-    this.#table = table;
-    this.#alone = table;
-    this.#crowded = table;
-    this.acceptance = new AcceptanceEstimate(options.nMax);
+    this.value = new DraftValue(options.nMax, Math.max(1, this.#options.nMin), table);
     this.#current = options.nMax;
     this.#probing = new Probing(this.#options.minProbeSteps, this.#options.maxProbeSteps);
   }
@@ -102,12 +83,8 @@ export class Gate {
    * @param crowded the table while other groups of slots work too, where there are any
    */
   useTable(table: CostTable, crowded = table): void {
-    this.#table = table;
-    this.#alone = table;
-    this.#crowded = crowded;
-    this.acceptance = new AcceptanceEstimate(this.#options.nMax);
+    this.value.useTables(table, crowded);
     this.#current = this.#options.nMax;
-    this.#excess = new Excess();
     this.#nRested = 0;
     this.#probing.cancel();
     this.#trials.cancel();
@@ -121,9 +98,7 @@ export class Gate {
 
   /** Whether other groups of slots work on the device in this step. */
   set isCrowded(isCrowded: boolean) {
-    const table = isCrowded ? this.#crowded : this.#alone;
-    if (table !== this.#table) this.#restLeft = 0;
-    this.#table = table;
+    if (this.value.takeTable(isCrowded)) this.#restLeft = 0;
   }
 
   /** What drafting must promise over plain decoding to be worth a change of context, or hidden rows between probes. */
@@ -137,7 +112,7 @@ export class Gate {
   }
 
   get table(): CostTable | undefined {
-    return this.#table;
+    return this.value.table;
   }
 
   /** True while the head must be kept ready for the next step; false while it is fed lazily. */
@@ -161,24 +136,16 @@ export class Gate {
    */
   plainGain(nSeqs: number): number {
     if (this.#forced !== undefined) return this.#forced === 0 ? 1 : -1;
-    if (this.#options.mode === "fixed" || this.#table === undefined) return -1;
+    if (!this.#chooses) return -1;
     this.#countRest();
-    let other = 0;
-    for (let k = this.#least; k <= this.#options.nMax; k++) other = Math.max(other, this.rate(nSeqs, k));
-    const plain = nSeqs / this.#table.stepMs(nSeqs, 0);
-    const undrafted = plain / this.rollingRatio;
-    // What this context is used for, or would be. Where drafting has yet to be entered, the tier asks for its promise.
-    const least = this.entryPromise > 0 || this.companyPromise === 0 ? undrafted : (1 + this.companyPromise) * plain;
-    return plain / (other > least ? other : undrafted) - 1;
+    return this.value.plainGain(nSeqs);
   }
 
   /** Whether drafting promises too little for `nSeqs` sequences to be prepared for: a probe needs no more than a hint of acceptance. */
   promisesLittle(nSeqs: number): boolean {
-    if (this.#options.mode === "fixed" || this.#table === undefined || this.#forced !== undefined || this.#current > 0) return false;
+    if (!this.#chooses || this.#forced !== undefined || this.#current > 0) return false;
     this.#countRest();
-    let best = 0;
-    for (let k = this.#least; k <= this.#options.nMax; k++) best = Math.max(best, this.rate(nSeqs, k));
-    return best < (1 + this.changePromise) * this.rate(nSeqs, 0);
+    return this.value.bestDrafted(nSeqs) < (1 + this.changePromise) * this.value.rate(nSeqs, 0);
   }
 
   /** Steps at length 0 until the next probe of `nSeqs` sequences; 0 while drafting or probing. */
@@ -188,8 +155,7 @@ export class Gate {
 
   /** Whether `nSeqs` sequences could win by drafts that are all accepted. */
   canPayAt(nSeqs: number): boolean {
-    if (this.#options.mode === "fixed" || this.#table === undefined || this.#forced !== undefined) return true;
-    return this.#probeLength(nSeqs) > 0;
+    return !this.#chooses || this.#forced !== undefined || this.#probeLength(nSeqs) > 0;
   }
 
   /**
@@ -214,7 +180,7 @@ export class Gate {
   wantsCost(): boolean {
     if (this.#options.mode === "fixed") return false;
     // Counted over breaks and looks: at fixed places of a request costs would be biased.
-    return !this.samplesCost || this.#forced !== undefined || this.isDrafting || this.zeroFactor !== 1 || this.#sinceCost >= costSteps;
+    return !this.samplesCost || this.#forced !== undefined || this.isDrafting || this.value.zeroFactor !== 1 || this.#sinceCost >= costSteps;
   }
 
   /**
@@ -223,9 +189,9 @@ export class Gate {
    * @param cap most drafts that the context's end and the requests allow
    */
   choose(nSeqs: number, cap: number): number {
-    const { mode, nMax } = this.#options;
+    const { nMax } = this.#options;
     if (this.#forced !== undefined) return this.#within(this.#forced, cap);
-    if (mode === "fixed" || this.#table === undefined) {
+    if (!this.#chooses) {
       this.reason = cap < nMax ? "capped" : "fixed";
       return this.#within(nMax, cap);
     }
@@ -237,7 +203,7 @@ export class Gate {
     const probed = this.#probing.length;
     if (probed !== undefined && this.#probeGoesOn(nSeqs, probed)) return this.#within(probed, cap);
     this.#restLeft = 0;
-    const isSettled = this.#current === 0 && this.zeroFactor === 1 && nSeqs === this.#lastNSeqs;
+    const isSettled = this.#current === 0 && this.value.zeroFactor === 1 && nSeqs === this.#lastNSeqs;
     this.#adopt(nSeqs);
     this.#lastNSeqs = nSeqs;
     if (this.#current > 0) return this.#within(this.#tried(nSeqs) ?? this.#current, cap);
@@ -251,12 +217,12 @@ export class Gate {
   }
 
   #within(k: number, cap: number): number {
-    return cap < k && cap < this.#least ? 0 : Math.min(k, cap);
+    return cap < k && cap < this.value.least ? 0 : Math.min(k, cap);
   }
 
-  /** The shortest draft that is made at all. */
-  get #least(): number {
-    return Math.max(1, this.#options.nMin);
+  /** By what costs are known; else the length is the longest. */
+  get #chooses(): boolean {
+    return this.#options.mode === "adaptive" && this.value.table !== undefined;
   }
 
   /** The next step's graph is built anew whatever its length: a change is free. */
@@ -269,8 +235,8 @@ export class Gate {
   note(nDraft: number, nAccepted: number): void {
     if (nDraft === 0) return;
     this.#countRest();
-    this.acceptance.note(nDraft, nAccepted);
-    if (this.#probing.note(nAccepted)) this.acceptance.weakenTo(4);
+    this.value.acceptance.note(nDraft, nAccepted);
+    if (this.#probing.note(nAccepted)) this.value.acceptance.weakenTo(4);
   }
 
   /**
@@ -285,35 +251,27 @@ export class Gate {
       this.#nRested++;
       return;
     }
-    this.acceptance.endStep(nDraft);
-    if (measuredMs === undefined || this.#table === undefined) return;
-    this.#excess.note(nDraft > 0, measuredMs / this.#table.stepMs(nSeqs, nDraft), this.#sinceCost);
+    this.value.acceptance.endStep(nDraft);
+    if (measuredMs === undefined) return;
+    this.value.noteCost(nSeqs, nDraft, measuredMs, isSteady, this.#sinceCost);
     this.#sinceCost = 0;
-    if (isSteady) this.#table.refine(nSeqs, nDraft, measuredMs);
   }
 
   /** Acceptance ages by the steps of a rest before it is weighed again. */
   #countRest(): void {
-    for (; this.#nRested > 0; this.#nRested--) this.acceptance.endStep(0);
-  }
-
-  /** Expected tokens per millisecond of the batch at length k, less what is lost by ends that drift apart and by steps that are not steady. */
-  rate(nSeqs: number, k: number): number {
-    const expected = this.acceptance.expectedTokens(k);
-    const stepMs = (this.#table as CostTable).stepMs(nSeqs, k);
-    if (k === 0) return nSeqs / (stepMs * this.zeroFactor);
-    return (nSeqs * expected * (1 - endLoss(this.endSpread(), expected, this.acceptance.tokenVariance(k)))) / (stepMs * this.#excess.ofDrafting);
+    for (; this.#nRested > 0; this.#nRested--) this.value.acceptance.endStep(0);
   }
 
   #adopt(nSeqs: number): void {
     const { hysteresis, horizonSteps } = this.#options;
-    const table = this.#table as CostTable;
-    const best = this.#best(nSeqs);
+    const { value } = this;
+    const table = value.table as CostTable;
+    const best = value.best(nSeqs);
     this.reason = "hold";
     if (best === this.#current) return;
-    const currentRate = this.#worth(nSeqs, this.#current);
+    const currentRate = value.worth(nSeqs, this.#current);
     const price = Math.min(maxPrice, table.changeMs / (horizonSteps * table.stepMs(nSeqs, best)));
-    if (this.#worth(nSeqs, best) > currentRate * (1 + hysteresis + price) || nSeqs !== this.#lastNSeqs) {
+    if (value.worth(nSeqs, best) > currentRate * (1 + hysteresis + price) || nSeqs !== this.#lastNSeqs) {
       this.reason = "best";
       this.#current = best;
       if (best > 0) this.#probing.startAnew();
@@ -322,27 +280,13 @@ export class Gate {
 
   /** Another length than the one in force, for the moment of a trial. */
   #tried(nSeqs: number): number | undefined {
-    const table = this.#table as CostTable;
-    const least = this.#worth(nSeqs, this.#current) * (1 - trialMargin);
-    const isWorthIt = (k: number): boolean => k !== this.#current && k >= this.#least && table.nUses(nSeqs, k) < triedUses && this.#worth(nSeqs, k) > least;
+    const { value } = this;
+    const table = value.table as CostTable;
+    const least = value.worth(nSeqs, this.#current) * (1 - trialMargin);
+    const isWorthIt = (k: number): boolean => k !== this.#current && k >= value.least && table.nUses(nSeqs, k) < triedUses && value.worth(nSeqs, k) > least;
     const tried = this.#trials.next(nSeqs, this.#options.nMax, this.othersLength, isWorthIt);
     if (tried !== undefined) this.reason = "trial";
     return tried;
-  }
-
-  #best(nSeqs: number): number {
-    let best = 0;
-    for (let k = this.#least; k <= this.#options.nMax; k++) {
-      if (this.#worth(nSeqs, k) > this.#worth(nSeqs, best)) best = k;
-    }
-    return best;
-  }
-
-  #worth(nSeqs: number, k: number): number {
-    if (k === 0) return this.rate(nSeqs, 0);
-    // Beside groups that rest it is the plain context's rate that must be beaten, wherever this one decodes.
-    const alone = this.companyPromise > 0 ? (1 + this.companyPromise) * this.zeroFactor : 1;
-    return this.rate(nSeqs, k) / Math.max(1 + this.entryPromise, alone);
   }
 
   #maybeProbe(nSeqs: number): void {
@@ -356,30 +300,22 @@ export class Gate {
       return;
     }
     this.reason = "probe";
-    this.#probing.start(k, this.acceptance.conditional(0));
+    this.#probing.start(k, this.value.acceptance.conditional(0));
   }
 
   /** Smallest length that pays if every draft is accepted; 0 if none does. */
   #probeLength(nSeqs: number): number {
-    const table = this.#table as CostTable;
-    const plain = 1 / table.stepMs(nSeqs, 0);
-    for (let k = this.#least; k <= this.#options.nMax; k++) if ((k + 1) / table.stepMs(nSeqs, k) > plain * (1 + this.#options.hysteresis)) return k;
-    return 0;
+    return this.value.shortestPaying(nSeqs, this.#options.hysteresis);
   }
 
   /** How many times longer probes are put off because even drafts that are all accepted would win little. */
   #patience(nSeqs: number): number {
-    const table = this.#table;
-    if (table === undefined) return 1;
-    let best = 0;
-    for (let k = this.#least; k <= this.#options.nMax; k++) best = Math.max(best, (k + 1) / table.stepMs(nSeqs, k));
-    return patienceFor(best * table.stepMs(nSeqs, 0) - 1);
+    return this.value.table === undefined ? 1 : patienceFor(this.value.perfectGain(nSeqs));
   }
 
   #probeGoesOn(nSeqs: number, k: number): boolean {
-    const table = this.#table as CostTable;
-    const breakEven = (table.stepMs(nSeqs, k) / table.stepMs(nSeqs, 0) - 1) / k;
-    const pays = this.#worth(nSeqs, k) > this.rate(nSeqs, 0) * (1 + this.#options.hysteresis);
-    return this.#probing.goesOn(breakEven, pays, this.#patience(nSeqs));
+    const { value } = this;
+    const pays = value.worth(nSeqs, k) > value.rate(nSeqs, 0) * (1 + this.#options.hysteresis);
+    return this.#probing.goesOn(value.breakEven(nSeqs, k), pays, this.#patience(nSeqs));
   }
 }

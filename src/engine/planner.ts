@@ -149,7 +149,7 @@ export class Planner {
 
   /** Requests that are about to reach their token limits. */
   #nEnding(decoding: readonly Sequence[]): number {
-    const nTokens = waveSteps * this.#d.gate.acceptance.expectedTokens(this.#nDraft);
+    const nTokens = waveSteps * this.#d.gate.value.acceptance.expectedTokens(this.#nDraft);
     let n = 0;
     for (const seq of decoding) if ((seq.request?.maxTokens ?? Infinity) - seq.nOutput <= nTokens) n++;
     return n;
@@ -159,7 +159,7 @@ export class Planner {
   #nextEndMs(decoding: readonly Sequence[]): number {
     let left = Infinity;
     for (const seq of decoding) left = Math.min(left, (seq.request?.maxTokens ?? Infinity) - seq.nOutput);
-    return (left / this.#d.gate.acceptance.expectedTokens(this.#nDraft)) * this.#stepMs;
+    return (left / this.#d.gate.value.acceptance.expectedTokens(this.#nDraft)) * this.#stepMs;
   }
 }
 

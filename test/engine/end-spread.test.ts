@@ -62,7 +62,7 @@ test("a gain that ends together would eat is not drafted for, one that is larger
   const rates = [0.947, 0.812];
   const chosen = (ms: readonly number[], endSpread = spreadOf(together(8), 1)): number => {
     const gate = new Gate({ mode: "adaptive", nMax: 2 }, new CostTable({ nSeqs: [8, 16], stepMs: [ms, ms.map((x) => 2 * x)], changeMs: 0, moveMs: 0, prefillBaseMs: 0, prefillRowMs: 1 }));
-    gate.endSpread = () => endSpread;
+    gate.value.endSpread = () => endSpread;
     const rng = new Rng(1);
     let k = 0;
     for (let step = 0; step < 200; step++) {
@@ -85,7 +85,7 @@ test("an engine learns that its requests end by their limits, and which of them 
     h.engine.step();
     h.engine.step();
     h.engine.step();
-    return h.engine.gate.endSpread().lateness;
+    return h.engine.gate.value.endSpread().lateness;
   };
   for (let id = 0; id < 4; id++) h.engine.submit(request(id, [1, 2, 3], { maxTokens: 20, ignoreEos: true }));
   // Not known yet: half of it.

@@ -214,7 +214,7 @@ test("an idle gate rests, until other sequences, other costs or a broken graph a
   nRests(400);
   expect(nRests(640)).toBe(630);
   // Every eighth step while another context would be the one to do nothing in.
-  gate.zeroFactor = 1.05;
+  gate.value.zeroFactor = 1.05;
   nRests(64);
   expect(nRests(80)).toBe(70);
 });
@@ -245,7 +245,7 @@ test("where a change of context lies before drafting, a small promise is none: l
     for (let i = 0; i < 200; i++) gate.note(1, 1);
     step();
     expect(gate.isDrafting).toBe(true);
-    gate.entryPromise = 0.05;
+    gate.value.entryPromise = 0.05;
     for (let i = 0; i < 200; i++) step();
     expect([gate.isDrafting, gate.isResting(4)]).toEqual([wants, !wants]);
   }
