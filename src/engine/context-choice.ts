@@ -59,6 +59,7 @@ export class ContextChoice {
     if (tier.isPlain !== isPlain) slots.dropGhosts();
     this.#decodeMs = 0;
     gate.value.zeroFactor = tier.zeroFactor;
+    gate.mayTry = !tier.isPlain;
     gate.value.entryPromise = tier.isPlain ? gate.changePromise : 0;
   }
 

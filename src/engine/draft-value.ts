@@ -65,10 +65,11 @@ export class DraftValue {
   /**
    * A step took so long, `nSteps` after the last one whose time is known.
    * @param isSteady its shape was that of the steps before it, so that its time refines the table
+   * @param isOrdinary it is not one that a trial makes dear
    */
-  noteCost(nSeqs: number, k: number, measuredMs: number, isSteady: boolean, nSteps: number): void {
+  noteCost(nSeqs: number, k: number, measuredMs: number, isSteady: boolean, isOrdinary: boolean, nSteps: number): void {
     if (this.#table === undefined) return;
-    this.#excess.note(k > 0, measuredMs / this.#stepMs(nSeqs, k), nSteps);
+    if (isOrdinary) this.#excess.note(k > 0, measuredMs / this.#stepMs(nSeqs, k), nSteps);
     if (isSteady) this.#table.refine(nSeqs, k, measuredMs);
   }
 

@@ -43,6 +43,9 @@ const maxRestSteps = 64;
 /** Of a length that stands on a CPU the cost of one step in so many tells enough. */
 const costSteps = 64;
 
+/** Steps that a change of shape makes dear. */
+const changedSteps = 2;
+
 export type GateReason = "fixed" | "best" | "hold" | "probe" | "cannot-pay" | "idle-at-zero" | "trial" | "capped";
 
 export class Gate {
@@ -50,6 +53,8 @@ export class Gate {
   reason: GateReason = "fixed";
   /** What other groups that draft last drafted. */
   othersLength: number | undefined;
+  /** What is drafted is verified, so that its cost is known. */
+  mayTry = true;
   /** At rest most costs are not asked for: where reading one takes a share of a step that counts. */
   samplesCost = false;
   /** Sequences of the rest that the last steps were part of; 0: of none, or whoever wanted to know has seen it. */
@@ -68,6 +73,8 @@ export class Gate {
   #sinceCost = 0;
   /** Steps at rest that acceptance has not counted yet. */
   #nRested = 0;
+  /** Steps since the last one of a trial. */
+  #sinceTrial = Infinity;
   /** How long the last rest was. */
   #restLength = restSteps;
 
@@ -87,7 +94,7 @@ export class Gate {
     this.#current = this.#options.nMax;
     this.#nRested = 0;
     this.#probing.cancel();
-    this.#trials.cancel();
+    this.#trials.clear();
     this.#restLeft = 0;
   }
 
@@ -184,7 +191,7 @@ export class Gate {
   }
 
   /**
-   * Draft length of the next step. Hot: allocates nothing but a probe's record.
+   * Draft length of the next step. Hot: allocates nothing but a probe's record, and a closure where it drafts.
    * @param nSeqs sequences that decode, at least 1
    * @param cap most drafts that the context's end and the requests allow
    */
@@ -206,7 +213,7 @@ export class Gate {
     const isSettled = this.#current === 0 && this.value.zeroFactor === 1 && nSeqs === this.#lastNSeqs;
     this.#adopt(nSeqs);
     this.#lastNSeqs = nSeqs;
-    if (this.#current > 0) return this.#within(this.#tried(nSeqs) ?? this.#current, cap);
+    if (this.#current > 0) return this.#within(this.#tried(nSeqs, cap) ?? this.#current, cap);
     this.#trials.cancel();
     this.#maybeProbe(nSeqs);
     this.#restLength = isSettled ? Math.min(maxRestSteps, 2 * this.#restLength) : restSteps;
@@ -252,8 +259,9 @@ export class Gate {
       return;
     }
     this.value.acceptance.endStep(nDraft);
+    const isOrdinary = this.#sinceTrial++ > changedSteps;
     if (measuredMs === undefined) return;
-    this.value.noteCost(nSeqs, nDraft, measuredMs, isSteady, this.#sinceCost);
+    this.value.noteCost(nSeqs, nDraft, measuredMs, isSteady, isOrdinary, this.#sinceCost);
     this.#sinceCost = 0;
   }
 
@@ -279,13 +287,20 @@ export class Gate {
   }
 
   /** Another length than the one in force, for the moment of a trial. */
-  #tried(nSeqs: number): number | undefined {
+  #tried(nSeqs: number, cap: number): number | undefined {
+    if (!this.mayTry) return undefined;
     const { value } = this;
     const table = value.table as CostTable;
-    const least = value.worth(nSeqs, this.#current) * (1 - trialMargin);
+    const worth = value.worth(nSeqs, this.#current);
+    // Near a tie with length 0 what is tried may tip the choice, and that costs more than a better length wins.
+    if (worth < value.rate(nSeqs, 0) * (1 + minPromise)) return undefined;
+    const least = worth * (1 - trialMargin);
     const isWorthIt = (k: number): boolean => k !== this.#current && k >= value.least && table.nUses(nSeqs, k) < triedUses && value.worth(nSeqs, k) > least;
-    const tried = this.#trials.next(nSeqs, this.#options.nMax, this.othersLength, isWorthIt);
-    if (tried !== undefined) this.reason = "trial";
+    const tried = this.#trials.next(nSeqs, Math.min(cap, this.#options.nMax), this.othersLength, isWorthIt);
+    if (tried !== undefined) {
+      this.reason = "trial";
+      this.#sinceTrial = 0;
+    }
     return tried;
   }
 

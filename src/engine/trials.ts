@@ -10,12 +10,12 @@
 /** A length that seems to lose more than this is not tried. */
 export const trialMargin = 0.05;
 /** So many steps in use make a length known. */
-export const triedUses = 8;
+export const triedUses = 32;
 /** Two to build and capture the graph, and enough for the table to follow. */
 const nSteps = 16;
 /** From one trial to the next. */
 const apart = 512;
-/** Trials of one length by one number of sequences: where other groups never join, nothing is learned. */
+/** Whole trials of one length by one number of sequences: where other groups never join, nothing is learned. */
 const mostTimes = 4;
 /** Above any draft length. */
 const longest = 64;
@@ -26,23 +26,24 @@ export class Trials {
   #left = 0;
   /** Steps since the last trial. */
   #since = apart - 64;
-  /** Trials so far, by number of sequences and length. */
+  /** Whole trials so far, by number of sequences and length. */
   readonly #times = new Map<number, number>();
 
   /**
    * Before a step of `nSeqs` sequences: the length on trial; undefined: none is.
+   * @param nMax the longest that this step may draft
    * @param othersLength what other groups draft, where they do
    * @param isWorthIt whether a length is worth a trial
    */
   next(nSeqs: number, nMax: number, othersLength: number | undefined, isWorthIt: (k: number) => boolean): number | undefined {
-    if (this.#left > 0 && nSeqs === this.#nSeqs) {
-      this.#left--;
+    if (this.#left > 0 && nSeqs === this.#nSeqs && (this.#length as number) <= nMax) {
+      if (--this.#left === 0) this.#times.set(this.#key, this.#timesOf(this.#key) + 1);
       return this.#length;
     }
     this.#left = 0;
     const isDue = ++this.#since >= apart;
     for (let k = 1; k <= nMax; k++) {
-      if ((isDue || k === othersLength) && this.#timesOf(nSeqs, k) < mostTimes && isWorthIt(k)) return this.#start(nSeqs, k);
+      if ((isDue || k === othersLength) && this.#timesOf(nSeqs * longest + k) < mostTimes && isWorthIt(k)) return this.#start(nSeqs, k);
     }
     return undefined;
   }
@@ -52,15 +53,29 @@ export class Trials {
     this.#length = k;
     this.#nSeqs = nSeqs;
     this.#left = nSteps - 1;
-    this.#times.set(nSeqs * longest + k, this.#timesOf(nSeqs, k) + 1);
     return k;
   }
 
-  #timesOf(nSeqs: number, k: number): number {
-    return this.#times.get(nSeqs * longest + k) ?? 0;
+  get #key(): number {
+    return this.#nSeqs * longest + (this.#length as number);
+  }
+
+  #timesOf(key: number): number {
+    return this.#times.get(key) ?? 0;
+  }
+
+  /** A trial is going on. */
+  get isOn(): boolean {
+    return this.#left > 0;
   }
 
   cancel(): void {
     this.#left = 0;
+  }
+
+  /** Forgets what was tried: another table is in use. */
+  clear(): void {
+    this.#left = 0;
+    this.#times.clear();
   }
 }

@@ -133,7 +133,7 @@ export function createBackend(options: BackendOptions): LlamaBackend {
       heads,
       vocab,
       nThreads: plan.target.nThreads,
-      editProblem: [target, plainTarget].map((context) => context?.graphEdits?.problem()).find((problem) => problem !== undefined),
+      editProblem: [target, plainTarget, ...heads].map((context) => context?.graphEdits?.problem()).find((problem) => problem !== undefined),
       description: describe(options, model),
       createGrammar: (gbnf) => keep(createGrammar(vocab, llama.api, gbnf, (grammar) => open.delete(grammar))),
       isEndOfGeneration: (token) => vocab.isEndOfGeneration(token),
@@ -202,8 +202,9 @@ export function planContexts(options: BackendOptions, model: { readonly nCtxTrai
     ...(options.evalCallback === undefined ? {} : { evalCallback: options.evalCallback }),
   } as const;
   const editsFor = (rowsPerSeq: number): { graphEdits: readonly GraphEditName[] } => ({ graphEdits: usefulEdits(options.graphEdits ?? [], nSlots, rowsPerSeq) });
-  // Of a head's one layer only the experts are worth an edit.
-  const headEdits = { graphEdits: editsFor(nMax + 1).graphEdits.filter((name) => name === "split-experts") };
+  // Of a head's one layer only the experts are worth an edit; a device of its own may be of another kind.
+  const areHeadsEdited = options.headDevice === undefined && (options.draftSampling ?? "host") !== "host";
+  const headEdits = { graphEdits: editsFor(nMax + 1).graphEdits.filter((name) => areHeadsEdited && name === "split-experts") };
   const slots = Array.from({ length: nSeq }, (_, seq): SlotSampling => (seq < nSlots ? (options.targetSampling ?? "host") : "host"));
   const target: ContextOptions = {
     ...shared,

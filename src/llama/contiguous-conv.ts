@@ -12,9 +12,9 @@ import type { Pointer } from "./structs.ts";
 export const convRows = { most: 8, leastSeqs: 4 } as const;
 
 /** For the concatenation at `index`, where it is one along rows, of several sequences, whose second part has its numbers apart. */
-export function straighten({ ggml, concatOp }: GraphOps, context: Pointer, nodes: GraphNodes, index: number): Addition | undefined {
+export function straighten({ ggml, concatOp }: GraphOps, context: Pointer, nodes: GraphNodes, index: number, nFree: number): Addition | undefined {
   const at = nodes.at(index);
-  if (nodes.op(at) !== concatOp || nodes.parameter(at, 0) !== 0) return undefined;
+  if (nFree < 1 || nodes.op(at) !== concatOp || nodes.parameter(at, 0) !== 0) return undefined;
   const address = nodes.source(at, 1);
   const part = nodes.find(address);
   if (part === undefined || nodes.nb(part, 0) === 4) return undefined;

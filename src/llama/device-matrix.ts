@@ -31,6 +31,15 @@ const functions = [
   "ggml_backend_tensor_set",
 ] as const;
 
+/** Whether a tensor's data is in memory of the host. */
+export function bindIsOnHost(llama: Llama): (tensor: Pointer) => boolean {
+  const api = bindGgml(llama.base, ["ggml_backend_buffer_get_type", "ggml_backend_buft_is_host"]);
+  return (tensor) => {
+    const buffer = tensorAt(tensor)[words.buffer] as bigint;
+    return buffer !== 0n && api.ggml_backend_buft_is_host(api.ggml_backend_buffer_get_type(buffer));
+  };
+}
+
 /** Rows of one tensor of a file, as they are stored. */
 export class StoredRows {
   readonly tensor: GgufTensor;

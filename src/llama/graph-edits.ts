@@ -10,6 +10,7 @@
 import { graphEditNames, type GraphEditName } from "../config/engine-options.ts";
 import { errorMessage } from "../util/errors.ts";
 import type { Bf16Copies } from "./bf16-copies.ts";
+import { bindIsOnHost } from "./device-matrix.ts";
 import { convRows, straighten } from "./contiguous-conv.ts";
 import { flattenProduct, leastStack } from "./flat-products.ts";
 import { bindGraph, GraphNodes, type Addition, type GraphFunctions } from "./graph-nodes.ts";
@@ -33,8 +34,8 @@ export function usefulEdits(names: readonly GraphEditName[], nSeqs: number, rows
   return names.filter((name) => isUseful[name]);
 }
 
-/** H100, H200, H800, H20, GH200. */
-const hopper = /\bG?H(?:100|200|800|20)\b/;
+/** H100, H200, H800, H20, GH200; a slice of one has less of its bandwidth. */
+const hopper = /\bG?H(?:100|200|800|20)\b(?!.*\bMIG\b)/;
 
 /**
  * Those of "auto": where CUDA computes, the one that changes no bit; on the GPUs on which the others were measured those too,
@@ -54,6 +55,12 @@ const leastRows: Record<GraphEditName, number> = {
   "split-experts": expertRows.least,
 };
 
+/**
+ * Nodes that are left for what comes after the edits: libllama's pool has a description for each node that a graph may list,
+ * and takes some for inputs; samplers add up to eight for each row and for each sequence without one. ggml aborts where there is no room.
+ */
+const keptFree = (nSeqs: number, nRows: number): number => 256 + 8 * (nSeqs + nRows);
+
 /** Places that each edit changed in the graph built last. */
 export type EditCounts = Readonly<Record<GraphEditName, number>>;
 const noCounts = (): Record<GraphEditName, number> => Object.fromEntries(graphEditNames.map((name) => [name, 0])) as Record<GraphEditName, number>;
@@ -64,10 +71,19 @@ export interface GraphEdits extends UserSampler {
   problem(): string | undefined;
 }
 
-/** @param copies of the model's matrices, where bf16-copies are among `names`. Their owner closes them after the context. */
-export function createGraphEdits(llama: Llama, names: readonly GraphEditName[], copies: Bf16Copies | undefined): GraphEdits {
+export interface GraphEditsOptions {
+  readonly names: readonly GraphEditName[];
+  /** Sequences of the context. */
+  readonly nSeqs: number;
+  /** Of the model's matrices, for bf16-copies. Their owner closes them after the context. */
+  readonly copies: Bf16Copies | undefined;
+  /** A GPU holds weights of the model. */
+  readonly hasGpu: boolean;
+}
+
+export function createGraphEdits(llama: Llama, options: GraphEditsOptions): GraphEdits {
   const ops = bindGraphOps(llama);
-  const editor = ops === undefined ? undefined : new GraphEditor(llama, ops, names, copies);
+  const editor = ops === undefined ? undefined : new GraphEditor(llama, ops, options);
   let failure = ops === undefined ? "this library lays out its tensors otherwise than is known" : "no graph was shown: no slot is sampled on the device";
   let isOff = ops === undefined;
   // One graph is built at a time; rows of one graph are views of the same logits.
@@ -104,6 +120,8 @@ class GraphEditor {
   readonly #ops: GraphOps;
   readonly #api: GraphFunctions;
   readonly #looks: ReadonlyMap<number, Look>;
+  readonly #nSeqs: number;
+  readonly #isNear: (weights: Pointer) => boolean;
   #copies: Bf16Copies | undefined;
   /** Graphs with fewer are passed by: looking at all nodes takes a good part of what building them does. */
   readonly #leastRows: number;
@@ -112,11 +130,16 @@ class GraphEditor {
   /** Why there are no copies though they were wanted. */
   copyProblem: string | undefined;
 
-  constructor(llama: Llama, ops: GraphOps, names: readonly GraphEditName[], copies: Bf16Copies | undefined) {
+  constructor(llama: Llama, ops: GraphOps, { names, nSeqs, copies, hasGpu }: GraphEditsOptions) {
+    const isOnHost = bindIsOnHost(llama);
+    // Layers that stay on the CPU of a machine with a GPU gain nothing.
+    const isNear = (weights: Pointer): boolean => !hasGpu || !isOnHost(weights);
     this.#ops = ops;
+    this.#nSeqs = nSeqs;
     this.#api = bindGraph(llama);
-    this.#looks = looksOf(ops, new Set(names));
+    this.#looks = looksOf(ops, new Set(names), isNear);
     this.#copies = names.includes("bf16-copies") ? copies : undefined;
+    this.#isNear = isNear;
     this.#leastRows = Math.min(...names.map((name) => leastRows[name]));
   }
 
@@ -125,13 +148,13 @@ class GraphEditor {
     this.counts = noCounts();
     const head = unpadded(this.#ops, logits);
     // libllama begins with the embeddings of all rows; a prompt has fewer outputs.
-    const nRows = [head, this.#api.ggml_graph_node(graph, 0)].map((tensor) => tensorAt(tensor)[words.ne1] as bigint);
-    if (!this.#isFirst && nRows.every((n) => n < this.#leastRows)) return;
+    const nRows = Math.max(...[head, this.#api.ggml_graph_node(graph, 0)].map((tensor) => Number(tensorAt(tensor)[words.ne1])));
+    if (!this.#isFirst && nRows < this.#leastRows) return;
     const nodes = new GraphNodes(this.#api, graph);
     const counts = noCounts();
     const additions: Addition[] = [];
     const products: number[] = [];
-    let { nFree } = nodes;
+    let nFree = nodes.nFree - keptFree(this.#nSeqs, nRows);
     for (let index = 0; index < nodes.n; index++) {
       const at = nodes.at(index);
       const op = nodes.op(at);
@@ -150,7 +173,7 @@ class GraphEditor {
   }
   #useCopies(nodes: GraphNodes, products: readonly number[]): number {
     // The first graph is made with the context: all copies are made then, and serving never waits for them.
-    if (this.#isFirst) this.#makeCopies(products.map((at) => nodes.source(at, 0)));
+    if (this.#isFirst) this.#makeCopies(products.map((at) => nodes.source(at, 0)).filter((weights) => this.#isNear(BigInt(weights))));
     this.#isFirst = false;
     if (this.#copies === undefined) return 0;
     let nCopied = 0;
@@ -180,11 +203,11 @@ interface Look {
 }
 
 /** By operator. */
-function looksOf(ops: GraphOps, names: ReadonlySet<GraphEditName>): ReadonlyMap<number, Look> {
+function looksOf(ops: GraphOps, names: ReadonlySet<GraphEditName>, isNear: (weights: Pointer) => boolean): ReadonlyMap<number, Look> {
   const looks = new Map<number, Look>([
-    [ops.concatOp, { name: "contiguous-conv", at: (context, nodes, index) => straighten(ops, context, nodes, index) }],
+    [ops.concatOp, { name: "contiguous-conv", at: (context, nodes, index, nFree) => straighten(ops, context, nodes, index, nFree) }],
     [ops.mulMatOp, { name: "flat-products", at: (_context, nodes, index) => flattenProduct(ops, nodes, index) }],
-    [ops.mulMatIdOp, { name: "split-experts", at: (context, nodes, index, nFree) => splitExperts(ops, context, nodes, index, nFree) }],
+    [ops.mulMatIdOp, { name: "split-experts", at: (context, nodes, index, nFree) => splitExperts(ops, context, nodes, index, nFree, isNear) }],
   ]);
   for (const [op, { name }] of looks) if (!names.has(name)) looks.delete(op);
   return looks;

@@ -13,9 +13,6 @@ import type { Pointer } from "./structs.ts";
 
 /** Nodes of a graph lie in one pool of descriptions; a wider range would not be one. */
 const mostPoolBytes = 1 << 28;
-/** libllama's pool has a description for each node that a graph may list; inputs and what other samplers add take some. */
-const keptFree = 256;
-
 const functions = ["ggml_graph_n_nodes", "ggml_graph_node", "ggml_build_forward_expand"] as const;
 export type GraphFunctions = Pick<Ggml, (typeof functions)[number]>;
 export const bindGraph = (llama: Llama): GraphFunctions => bindGgml(llama.base, functions);
@@ -49,7 +46,7 @@ export class GraphNodes {
     this.#api = api;
     this.#graph = graph;
     const n = api.ggml_graph_n_nodes(graph);
-    const [size = 0, nNodes, , , low = 0, high = 0] = new Uint32Array(koffi.view(graph, 24));
+    const [size = 0, nNodes, nLeafs = 0, , low = 0, high = 0] = new Uint32Array(koffi.view(graph, 24));
     if (nNodes !== n || n === 0) throw unknownLayout();
     const pointers = new Uint32Array(koffi.view(BigInt(high * 2 ** 32 + low), 8 * n));
     for (const i of [0, n - 1]) if (BigInt(numberAt(pointers, 2 * i)) !== api.ggml_graph_node(graph, i)) throw unknownLayout();
@@ -61,7 +58,8 @@ export class GraphNodes {
     }
     if (last - first > mostPoolBytes) throw unknownLayout();
     this.n = n;
-    this.nFree = Math.max(0, size - n - keptFree);
+    // The scheduler has room for as many nodes and leafs together.
+    this.nFree = size - n - nLeafs;
     this.#pointers = pointers;
     this.#first = first;
     this.#halves = new Uint32Array(koffi.view(BigInt(first), last - first + tensorBytes));

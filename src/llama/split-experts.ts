@@ -14,14 +14,17 @@ import type { Pointer } from "./structs.ts";
 /** Beyond that the kernel for matrices is faster. */
 export const expertRows = { least: 9, most: 64 } as const;
 
-/** Types whose kernel for vectors ends earlier on GPUs before Ada (get_mmvq_mmid_max_batch of mmvq.cu). */
-const shortTypes: ReadonlySet<string> = new Set(["Q2_K", "Q3_K", "IQ2_S", "IQ3_S", "IQ3_XXS", "MXFP4", "NVFP4"]);
+/** Of a part, the most that the kernel for vectors takes. On GPUs before Ada it ends earlier for some types (get_mmvq_mmid_max_batch of mmvq.cu). */
+const partRows = 8;
 
 /** Nodes of a part: two views, three products, the gated unit, and what joins it to the part before. */
 const nodesOfPart = 7;
 
-/** For the last product of a layer's experts at `index`, where they are a SwiGLU of products of the same rows. */
-export function splitExperts(ops: GraphOps, context: Pointer, nodes: GraphNodes, index: number, nFree: number): Addition | undefined {
+/**
+ * For the last product of a layer's experts at `index`, where they are a SwiGLU of products of the same rows.
+ * @param isNear whether weights are where the edit is worth something
+ */
+export function splitExperts(ops: GraphOps, context: Pointer, nodes: GraphNodes, index: number, nFree: number, isNear: (weights: Pointer) => boolean): Addition | undefined {
   const { ggml } = ops;
   const down = nodes.at(index);
   const nRows = nodes.ne(down, 2);
@@ -33,9 +36,8 @@ export function splitExperts(ops: GraphOps, context: Pointer, nodes: GraphNodes,
   const chosenAt = nodes.source(gate, 2);
   const [rows, chosen] = [nodes.find(rowsAt), nodes.find(chosenAt)];
   const weights = [gate, up, down].map((at) => BigInt(nodes.source(at, 0)));
-  const mostRows = Math.min(...weights.map(rowsOfPart));
-  if (rows === undefined || chosen === undefined || mostRows === 0) return undefined;
-  const nParts = Math.ceil(nRows / mostRows);
+  if (rows === undefined || chosen === undefined || !weights.every((w) => isQuantized(w) && isNear(w))) return undefined;
+  const nParts = Math.ceil(nRows / partRows);
   if (nParts * nodesOfPart > nFree) return undefined;
   const [gateWeights, upWeights, downWeights] = weights as [Pointer, Pointer, Pointer];
   const parts = evenParts(nRows, nParts).map(([from, n]) => {
@@ -46,17 +48,18 @@ export function splitExperts(ops: GraphOps, context: Pointer, nodes: GraphNodes,
     const gated = ggml.ggml_swiglu_split(context, ggml.ggml_mul_mat_id(context, gateWeights, input, ids), ggml.ggml_mul_mat_id(context, upWeights, input, ids));
     return ggml.ggml_mul_mat_id(context, downWeights, gated, ids);
   });
-  const last = parts.pop() as Pointer;
-  const before = parts.reduce((joined, part) => ggml.ggml_concat(context, joined, part, 2));
+  const join = (a: Pointer, b: Pointer): Pointer => ggml.ggml_concat(context, a, b, 2);
+  const halves = joinedInPairs(parts, join);
   return {
     before: index,
-    roots: [before, last],
+    roots: halves,
     nNew: nParts * nodesOfPart,
     use: () => {
       for (const at of [gate, up, glu]) nodes.setOp(at, 0);
       // What reads the product reads the joined parts: they take its place and memory.
       nodes.setOp(down, ops.concatOp, 2);
-      [before, last, 0n].forEach((source, i) => nodes.setSource(down, i, source));
+      // ggml frees the memory of what is last read: the idle unit's, that of its products.
+      [...halves, BigInt(nodes.address(glu))].forEach((source, i) => nodes.setSource(down, i, source));
     },
   };
 }
@@ -72,11 +75,13 @@ function innerOf(ops: GraphOps, nodes: GraphNodes, down: number): { readonly glu
   return isOne && [gate, up, glu].every((at) => nodes.nUses(at) === 1) ? { glu, gate, up } : undefined;
 }
 
-/** Most rows that the kernel for vectors takes; 0: it has none for this type. */
-function rowsOfPart(weights: Pointer): number {
-  const type = ggmlType(typeOf(tensorAt(weights)));
-  if (type === undefined || type.blockSize === 1) return 0;
-  return shortTypes.has(type.name) ? 4 : 8;
+const isQuantized = (weights: Pointer): boolean => (ggmlType(typeOf(tensorAt(weights)))?.blockSize ?? 1) > 1;
+
+/** All parts joined to two, in pairs of neighbours, so that few are copied often. */
+export function joinedInPairs<T>(parts: readonly T[], join: (a: T, b: T) => T): readonly [T, T] {
+  let left = parts;
+  while (left.length > 2) left = Array.from({ length: Math.ceil(left.length / 2) }, (_, i) => (2 * i + 1 < left.length ? join(left[2 * i] as T, left[2 * i + 1] as T) : (left[2 * i] as T)));
+  return left as readonly [T, T];
 }
 
 /** First row and number of rows of each part, which differ by one at most. */

@@ -9,7 +9,7 @@ export interface BarrierMemory {
 /** Words: whose turn it is, threads that have arrived at the meeting, meetings so far, bytes on the board; then what each thread works at. */
 const words = { turn: 0, arrived: 1, meetings: 2, written: 3, work: 4 } as const;
 const boardBytes = 1 << 16;
-/** Two cost tables of the largest size take 612. */
+/** Two cost tables of the largest size take 918. */
 const nValues = 1 << 12;
 
 export function barrierMemory(size: number): BarrierMemory {
