@@ -26,7 +26,8 @@ const leastCopyRows = 9;
 /** Those of `names` that steps of so many sequences, of up to so many rows each, can gain by. */
 export function usefulEdits(names: readonly GraphEditName[], nSeqs: number, rowsPerSeq: number): readonly GraphEditName[] {
   const isUseful: Record<GraphEditName, boolean> = {
-    "bf16-copies": nSeqs * rowsPerSeq >= leastCopyRows,
+    // Prompts have rows enough.
+    "bf16-copies": true,
     "contiguous-conv": nSeqs >= convRows.leastSeqs && rowsPerSeq > 1,
     "flat-products": nSeqs >= leastStack,
     "split-experts": nSeqs * rowsPerSeq >= expertRows.least,

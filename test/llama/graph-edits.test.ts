@@ -179,12 +179,22 @@ describe("edits of libllama's graphs", () => {
   });
 
   test("the context that never drafts has its own rows to count", () => {
-    using few = edited(["bf16-copies", "contiguous-conv"]);
+    using few = edited(["contiguous-conv"]);
     expect([few.target.graphEdits === undefined, few.plainTarget?.graphEdits === undefined, few.heads[0]?.graphEdits === undefined]).toEqual([false, true, true]);
-    using many = edited(["bf16-copies"], { nSlots: 9, nHostSlots: 1 });
+    using many = edited(["split-experts"], { nSlots: 9, nHostSlots: 1 });
     expect(many.plainTarget?.graphEdits).toBeDefined();
-    using withHost = edited(["bf16-copies"], { nSlots: 8, nMax: 0, nHostSlots: 1 });
+    using withHost = edited(["split-experts"], { nSlots: 8, nMax: 0, nHostSlots: 1 });
     expect(withHost.target.graphEdits).toBeUndefined();
+  });
+
+  test("prompts take copies in a context whose steps have too few rows for them", () => {
+    using backend = edited(["bf16-copies"], { nSlots: 2 });
+    const { plainTarget } = backend;
+    const { rows } = plainTarget ?? expect.fail();
+    rows.n = 12;
+    for (let row = 0; row < 12; row++) [rows.tokens[row], rows.positions[row], rows.seqs[row], rows.outputs[row]] = [300 + row, row, 0, row === 11 ? 1 : 0];
+    plainTarget?.decode();
+    expect(plainTarget?.graphEdits?.counts["bf16-copies"]).toBe(nSmall);
   });
 
   /** A context of sixteen rows a step; `copies` are closed after it. */
@@ -238,10 +248,10 @@ describe("edits of libllama's graphs", () => {
 
 test("edits are asked for where a step can have the rows that gain by them", () => {
   const all = ["bf16-copies", "contiguous-conv", "flat-products", "split-experts"] as const;
-  expect(usefulEdits(all, 3, 2)).toEqual([]);
-  expect(usefulEdits(all, 8, 1)).toEqual(["flat-products"]);
+  expect(usefulEdits(all, 3, 2)).toEqual(["bf16-copies"]);
+  expect(usefulEdits(all, 8, 1)).toEqual(["bf16-copies", "flat-products"]);
   expect(usefulEdits(all, 9, 1)).toEqual(["bf16-copies", "flat-products", "split-experts"]);
-  expect(usefulEdits(all, 4, 2)).toEqual(["contiguous-conv", "flat-products"]);
+  expect(usefulEdits(all, 4, 2)).toEqual(["bf16-copies", "contiguous-conv", "flat-products"]);
   expect(usefulEdits(all, 3, 3)).toEqual(["bf16-copies", "split-experts"]);
   expect(usefulEdits(all, 8, 3)).toEqual(all);
   expect(usefulEdits(["contiguous-conv"], 8, 3)).toEqual(["contiguous-conv"]);
