@@ -10,19 +10,26 @@
  * Whoever rests beside others that draft need not be sure to join them: what it would be careful about is done already.
  */
 
+import { inFlux } from "../util/barrier.ts";
+
 /** What the groups know of each other. */
 export interface CrowdView {
-  /** Told by this engine: 0 while it has no work, else one more than the draft length of its steps. */
+  /** Told by this engine: 0 while it has no work, else one more than the draft length of its steps, and `inFlux` more where that says little. */
   work: number;
   /** The highest of the others' numbers; 0 where none of them works. */
   readonly most: number;
-  /** All that have work draft as many tokens as this one. */
+  /** All others that have work draft as many tokens as this one, and none of them reads prompts or has just done so. */
   readonly isAlike: boolean;
 }
 
 /** Longer than the end of a wave of requests and the reading of the next one's prompts. */
 export const memoryMs = 500;
 
+/**
+ * Decodes after prompts whose graphs are built and captured, while the device is idle on this group's side: steps of others
+ * beside them, or beside the prompts, are up to a third cheaper or twice as dear as they are later.
+ */
+const settlingSteps = 3;
 /** Groups that never do the same must learn from what they have. */
 const mostUnlikeSteps = 1000;
 
@@ -31,6 +38,8 @@ export class Crowd {
   readonly #clock: () => number;
   #lastMs = -Infinity;
   #work = 1;
+  /** Decodes since prompts were read, or the length changed. */
+  #nSettled = settlingSteps;
   #lastMost = 0;
   /** At the step's start others did what the table in use was measured in. */
   #fits = true;
@@ -56,13 +65,13 @@ export class Crowd {
   look(isBusy: boolean): void {
     const view = this.#view;
     if (view === undefined) return;
-    view.work = isBusy ? this.#work : 0;
+    view.work = isBusy ? this.#shown : 0;
     const now = this.#clock();
     const { most } = view;
     const isNow = most > 0;
     if (isNow) {
       this.#lastMs = now;
-      this.#lastMost = most;
+      this.#lastMost = most % inFlux;
     }
     this.isCrowded = now - this.#lastMs < memoryMs;
     this.othersRest = this.isCrowded && this.#lastMost === 1;
@@ -70,12 +79,23 @@ export class Crowd {
     this.#fits = this.isCrowded === isNow;
   }
 
+  /** The step reads prompts. */
+  reads(): void {
+    this.#nSettled = 0;
+    if (this.#view !== undefined) this.#view.work = this.#shown;
+  }
+
+  get #shown(): number {
+    return this.#work + (this.#nSettled < settlingSteps ? inFlux : 0);
+  }
+
   /** The step decodes, with drafts of length k. */
   decodes(k: number): void {
     const view = this.#view;
     if (view === undefined) return;
+    this.#nSettled = this.#work === k + 1 ? this.#nSettled + 1 : 0;
     this.#work = k + 1;
-    view.work = this.#work;
+    view.work = this.#shown;
     this.#nUnlike = view.isAlike ? 0 : this.#nUnlike + 1;
   }
 

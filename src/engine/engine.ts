@@ -204,6 +204,7 @@ export class Engine implements EngineLoop {
     const nWaiting = prefilling.length;
     const seqs = chunk.members.map((i) => prefilling[i] as Sequence);
     this.meter.begin("prefill", seqs, chunk.length, 0, "prompt");
+    this.#crowd.reads();
     let fresh: ReadonlyMap<Sequence, FreshHidden>;
     try {
       fresh = this.#verifier.readPrompt(seqs, chunk.length);

@@ -39,13 +39,14 @@ export function usefulEdits(names: readonly GraphEditName[], nSeqs: number, rows
 const hopper = /\bG?H(?:100|200|800|20)\b(?!.*\bMIG\b)/;
 
 /**
- * Those of "auto": where CUDA computes, the one that changes no bit; on the GPUs on which the others were measured those too,
- * but for copies, whose memory is asked for. Fewer rows a launch read experts oftener: on a GPU of less bandwidth that may lose.
+ * Those of "auto": where CUDA computes, the one that changes no bit; on the GPUs on which it was measured split-experts too,
+ * which leaves steps of up to eight rows as they are. On a GPU of less bandwidth it may lose: parts read experts oftener.
+ * The others are asked for: copies take memory, and flat-products makes plain decoding depend on how many decode.
  */
 export function automaticEdits(devices: readonly { readonly name: string; readonly description: string }[]): readonly GraphEditName[] {
   const cuda = devices.filter(({ name }) => name.startsWith("CUDA"));
   if (cuda.length === 0) return [];
-  return cuda.every(({ description }) => hopper.test(description)) ? ["contiguous-conv", "flat-products", "split-experts"] : ["contiguous-conv"];
+  return cuda.every(({ description }) => hopper.test(description)) ? ["contiguous-conv", "split-experts"] : ["contiguous-conv"];
 }
 
 /** Fewest rows of a graph that each can change. */

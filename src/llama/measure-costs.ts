@@ -57,7 +57,7 @@ function costTableFile(options: EngineOptions, backend: LlamaBackend, { cacheDir
   const { device, library } = backend.description;
   // Everything that could change a step's time; what surely does not is left out.
   const { seed: _seed, trace: _trace, cacheRam: _ram, cachePrompt: _cache, prefillWaitMs: _wait, specGate: _gate, llamaDir: _dir, ...rest } = options;
-  const key = JSON.stringify({ version: 11, identity, device, library, nGroups: group?.nGroups ?? 1, nLeastSlots: group?.nLeastSlots, isCrowded, ...rest });
+  const key = JSON.stringify({ version: 12, identity, device, library, nGroups: group?.nGroups ?? 1, nLeastSlots: group?.nLeastSlots, isCrowded, ...rest });
   const folder = cacheDir ?? path.join(process.env["XDG_CACHE_HOME"] ?? path.join(os.homedir(), ".cache"), "foretoken", "cost");
   return path.join(folder, `${createHash("sha256").update(key).digest("hex").slice(0, 24)}.json`);
 }

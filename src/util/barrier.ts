@@ -12,6 +12,9 @@ const boardBytes = 1 << 16;
 /** Two cost tables of the largest size take 918. */
 const nValues = 1 << 12;
 
+/** Added to a thread's number while its work has just changed, or is about to. */
+export const inFlux = 1 << 10;
+
 export function barrierMemory(size: number): BarrierMemory {
   return { size, words: new SharedArrayBuffer((words.work + size) * Int32Array.BYTES_PER_ELEMENT), board: new SharedArrayBuffer(boardBytes), values: new SharedArrayBuffer(nValues * Float64Array.BYTES_PER_ELEMENT) };
 }
@@ -32,7 +35,7 @@ export class Barrier {
     this.values = new Float64Array(values);
   }
 
-  /** What this thread works at, for the others: a number of the callers' choice, 0 for nothing. */
+  /** What this thread works at, for the others: a number of the callers' choice below `inFlux`, which may be added; 0 for nothing. */
   set work(kind: number) {
     Atomics.store(this.#words, words.work + this.#index, kind);
   }
@@ -48,9 +51,9 @@ export class Barrier {
     return most;
   }
 
-  /** Whether all threads that work, work at the same as this one. */
+  /** Whether all threads that work, work at the same as this one, and none of the others' work is in flux. */
   get isAlike(): boolean {
-    const own = this.work;
+    const own = this.work % inFlux;
     for (let i = 0; i < this.#size; i++) {
       const other = Atomics.load(this.#words, words.work + i);
       if (other !== 0 && other !== own) return false;

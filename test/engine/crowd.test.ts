@@ -2,6 +2,7 @@
 import { expect, test } from "vitest";
 import { CostTable } from "../../src/engine/cost-table.ts";
 import { Crowd } from "../../src/engine/crowd.ts";
+import { inFlux } from "../../src/util/barrier.ts";
 import { request } from "../request.ts";
 import { Lately } from "../../src/engine/lately.ts";
 import { harness } from "./run.ts";
@@ -37,12 +38,32 @@ test("a step's time is uncertain where another group drafts another length, at i
     return crowd.isCertain;
   };
   expect([step(2, true, true), step(2, false, true), step(2, true, false)]).toEqual([true, false, false]);
+  // A length that has just changed is no measure for others.
+  expect(view.work).toBe(3 + inFlux);
+  step(2, true, true);
   expect(view.work).toBe(3);
   crowd.look(false);
   crowd.look(true);
   // Until it decodes again, the last length stands for what it does.
   expect(view.work).toBe(3);
-  expect([step(0, true, true), view.work]).toEqual([true, 1]);
+  expect([step(0, true, true), view.work]).toEqual([true, 1 + inFlux]);
+});
+
+test("while a group reads prompts, and in its first steps after them, others learn nothing from theirs", () => {
+  const view = { work: 0, most: 1 + inFlux, isAlike: true };
+  const crowd = new Crowd(view, () => 0);
+  const shown = (run: () => void): number => {
+    crowd.look(true);
+    run();
+    return view.work;
+  };
+  const decode = (): number => shown(() => crowd.decodes(0));
+  expect([decode(), shown(() => crowd.reads()), decode(), decode(), decode(), decode()]).toEqual([1, 1 + inFlux, 1 + inFlux, 1 + inFlux, 1, 1]);
+  // What they last drafted is known all the same.
+  expect([crowd.isCrowded, crowd.othersRest, crowd.othersLength]).toEqual([true, true, undefined]);
+  view.most = 3 + inFlux;
+  crowd.look(true);
+  expect([crowd.othersDraft, crowd.othersLength]).toEqual([true, 2]);
 });
 
 test("a step in whose middle others began or ended their work tells nothing", () => {

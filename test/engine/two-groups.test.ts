@@ -5,6 +5,7 @@
 import { expect, test } from "vitest";
 import type { CrowdView } from "../../src/engine/crowd.ts";
 import { CostTable } from "../../src/engine/cost-table.ts";
+import { inFlux } from "../../src/util/barrier.ts";
 import { Rng } from "../../src/util/rng.ts";
 import { request } from "../request.ts";
 import { harness, type Harness } from "./run.ts";
@@ -21,10 +22,13 @@ interface Group {
   readonly h: Harness;
   readonly clock: { now: number };
   nTokens: number;
+  /** Until when it reads prompts, and its first steps after them are slow, with the device idle on its side. */
+  readsUntil: number;
+  settlesUntil: number;
 }
 
 /** Runs both for `seconds`, the drafts worthless until `wrongUntilMs`; by group the steps of the last half by draft length, and tokens a second of both. */
-function runTwo(seconds: number, calibrated: readonly number[], { times = stepMs, wrongUntilMs = 0, resting = -1 } = {}): { tokPerSec: number; lateSteps: number[][] } {
+function runTwo(seconds: number, calibrated: readonly number[], { times = stepMs, wrongUntilMs = 0, resting = -1, disturbed = false, maxTokens = (rng: Rng) => 64 + rng.below(128) } = {}): { tokPerSec: number; lateSteps: number[][] } {
   const work = [0, 0];
   const memory = new Float64Array(9);
   const rng = new Rng(3);
@@ -42,10 +46,10 @@ function runTwo(seconds: number, calibrated: readonly number[], { times = stepMs
         return work[1 - index] as number;
       },
       get isAlike() {
-        return work[0] === work[1];
+        return work[1 - index] === 0 || work[1 - index] === (work[index] as number) % inFlux;
       },
     };
-    const group: Group = { clock, nTokens: 0, h: harness({ nMax: 2, gate: "adaptive", syntheticRates: drawn, cachePrompt: false }, { nSeq: 8, nCtxSeq: 4096, hasPlain: true, isAsynchronous: true }, { crowd: view, clock: () => clock.now, sink: (events) => events.forEach((e) => void (e.kind === "tokens" && (group.nTokens += e.tokens.length))) }) };
+    const group: Group = { clock, nTokens: 0, readsUntil: 0, settlesUntil: 0, h: harness({ nMax: 2, gate: "adaptive", syntheticRates: drawn, cachePrompt: false }, { nSeq: 8, nCtxSeq: 4096, hasPlain: true, isAsynchronous: true }, { crowd: view, clock: () => clock.now, sink: (events) => events.forEach((e) => void (e.kind === "tokens" && (group.nTokens += e.tokens.length))) }) };
     const table = { nSeqs: [8], stepMs: [[...calibrated]], changeMs: 2, moveMs: 5, prefillBaseMs: 85, prefillRowMs: 0.12 };
     const costs = new CostTable(table, { memory });
     group.h.engine.gate.useTable(costs, costs);
@@ -56,7 +60,13 @@ function runTwo(seconds: number, calibrated: readonly number[], { times = stepMs
       const synchronize = target.synchronize.bind(target);
       target.synchronize = () => {
         const rowsEach = target.rows.n / new Set(target.rows.seqs.subarray(0, target.rows.n)).size;
-        clock.now += rowsEach > 3 ? 85 : (times[rowsEach - 1]?.[Math.max(0, (work[1 - index] as number) - 1)] ?? 85) * (0.99 + 0.02 * rng.uniform());
+        const other = groups[1 - index];
+        const beside = !disturbed || other === undefined ? 1 : clock.now < other.readsUntil ? 1.8 : clock.now < other.settlesUntil ? 0.75 : 1;
+        if (rowsEach > 3) {
+          group.readsUntil = clock.now + 85;
+          group.settlesUntil = group.readsUntil + 60;
+        }
+        clock.now += rowsEach > 3 ? 85 : (times[rowsEach - 1]?.[Math.max(0, ((work[1 - index] as number) % inFlux) - 1)] ?? 85) * (0.99 + 0.02 * rng.uniform()) * beside;
         synchronize();
       };
     }
@@ -69,7 +79,7 @@ function runTwo(seconds: number, calibrated: readonly number[], { times = stepMs
     const i = (groups[0] as Group).clock.now <= (groups[1] as Group).clock.now ? 0 : 1;
     const { h, clock } = groups[i] as Group;
     drawn.splice(0, 2, ...(clock.now < wrongUntilMs ? [0.01, 0.01] : rates));
-    while (h.engine.slots.running.length + h.engine.slots.nQueued < 8) h.engine.submit(request(id++, [1, 2, 3, 4, 5], { maxTokens: 64 + rng.below(128), ignoreEos: true }));
+    while (h.engine.slots.running.length + h.engine.slots.nQueued < 8) h.engine.submit(request(id++, [1, 2, 3, 4, 5], { maxTokens: maxTokens(rng), ignoreEos: true }));
     const before = [...h.engine.totals.stepsAtK];
     const beforeMs = clock.now;
     h.engine.step();
@@ -110,6 +120,16 @@ test("two drafts that were calibrated 12% too dear are tried by both at once, an
   // By what was calibrated one draft is 3% better, by what is true two are 9%.
   const { lateSteps } = runTwo(60, [13.5, 21.9, 32], { times });
   for (const [plain = 0, one = 0, two = 0] of lateSteps) expect(plain + one).toBeLessThan(0.1 * two);
+});
+
+test("steps beside prompts of the other group do not make a length look dear or cheap", () => {
+  const times = [
+    [13.5, 14.2, 14.8],
+    [20.9, 21.9, 22.5],
+    [27.3, 28, 28.5],
+  ];
+  const { lateSteps } = runTwo(120, [13.5, 21.9, 28.5], { times, disturbed: true, maxTokens: () => 56 });
+  for (const [plain = 0, one = 0, two = 0] of lateSteps) expect(plain + one).toBeLessThan(0.05 * two);
 });
 
 test.for([
