@@ -65,7 +65,7 @@ export class GraphNodes {
     this.#halves = new Uint32Array(koffi.view(BigInt(first), last - first + tensorBytes));
   }
 
-  /** Place of a node. */
+  /** Place of a node; before `insert`, which moves them. */
   at(index: number): number {
     return this.#placeOf(numberAt(this.#pointers, 2 * index));
   }
