@@ -2,9 +2,8 @@
  * Steps at a draft length that the cost table knows from calibration only.
  *
  * Lengths that run refine the table, the others stay as they were calibrated: one that seems a few percent too dear would
- * never run, so never be measured again (an H200, eight sequences of two groups: two drafts calibrated at 30 ms or more, in
- * use 28.5, which is 5% of all tokens). So where its record puts another length near the one in force, that one runs for a
- * moment, once for each number of sequences. Groups try at the same time: only steps in which all draft alike tell a cost.
+ * never run, so never be measured again. So where its record puts another length near the one in force, that one runs for a
+ * moment, a few times for each number of sequences. Groups try at the same time: only steps in which all draft alike tell a cost.
  */
 
 /** A length that seems to lose more than this is not tried. */

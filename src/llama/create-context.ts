@@ -66,7 +66,7 @@ export function createContext(model: Model, options: ContextOptions, copies?: Bf
   const names = options.graphEdits ?? [];
   if (names.includes("bf16-copies") && copies === undefined) throw new Error("bf16-copies need a place for them");
   const limit = limitOf(model, options.argmaxTokens ?? 0);
-  const edits = names.length === 0 ? undefined : createGraphEdits(model.llama, { names, nSeqs: nSeq, copies, hasGpu: model.devices.length > 0 });
+  const edits = names.length === 0 ? undefined : createGraphEdits(model.llama, { names, nSeqs: nSeq, copies, hasGpu: model.devices.length > 0, isDraft: options.isDraft });
   const chains = createChains(model.llama, options.samplings, { isBatched: options.isArgmaxBatched ?? true, limit, edits });
   const isPinned = options.isKvUnified && (options.nPinnedCells ?? 0) > 1;
   const params = contextParams(options, chains.configs, chains.n, isPinned ? 1 : 0);

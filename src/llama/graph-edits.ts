@@ -40,8 +40,8 @@ const hopper = /\bG?H(?:100|200|800|20)\b(?!.*\bMIG\b)/;
 
 /**
  * Those of "auto": where CUDA computes, the one that changes no bit; on the GPUs on which it was measured split-experts too,
- * which leaves steps of up to eight rows as they are. On a GPU of less bandwidth it may lose: parts read experts oftener.
- * The others are asked for: copies take memory, and flat-products makes plain decoding depend on how many decode.
+ * which leaves prompts and steps of up to eight rows as they are. On a GPU of less bandwidth it may lose: parts read experts
+ * oftener. The others are asked for: copies take memory, flat-products rounds otherwise from four sequences on.
  */
 export function automaticEdits(devices: readonly { readonly name: string; readonly description: string }[]): readonly GraphEditName[] {
   const cuda = devices.filter(({ name }) => name.startsWith("CUDA"));
@@ -81,6 +81,8 @@ export interface GraphEditsOptions {
   readonly copies: Bf16Copies | undefined;
   /** A GPU holds weights of the model. */
   readonly hasGpu: boolean;
+  /** The context makes drafts. */
+  readonly isDraft: boolean;
 }
 
 export function createGraphEdits(llama: Llama, options: GraphEditsOptions): GraphEdits {
@@ -123,6 +125,7 @@ class GraphEditor {
   readonly #api: GraphFunctions;
   readonly #looks: ReadonlyMap<number, Look>;
   readonly #nSeqs: number;
+  readonly #isDraft: boolean;
   readonly #isNear: (weights: Pointer) => boolean;
   #copies: Bf16Copies | undefined;
   /** Graphs with fewer are passed by: looking at all nodes takes a good part of what building them does. */
@@ -132,12 +135,13 @@ class GraphEditor {
   /** Why there are no copies though they were wanted. */
   copyProblem: string | undefined;
 
-  constructor(llama: Llama, ops: GraphOps, { names, nSeqs, copies, hasGpu }: GraphEditsOptions) {
+  constructor(llama: Llama, ops: GraphOps, { names, nSeqs, copies, hasGpu, isDraft }: GraphEditsOptions) {
     const isOnHost = bindIsOnHost(llama);
     // Layers that stay on the CPU of a machine with a GPU gain nothing.
     const isNear = (weights: Pointer): boolean => !hasGpu || !isOnHost(weights);
     this.#ops = ops;
     this.#nSeqs = nSeqs;
+    this.#isDraft = isDraft;
     this.#api = bindGraph(llama);
     this.#looks = looksOf(ops, new Set(names), isNear);
     this.#copies = names.includes("bf16-copies") ? copies : undefined;
@@ -150,7 +154,8 @@ class GraphEditor {
     this.counts = noCounts();
     const head = unpadded(this.#ops, logits);
     // libllama begins with the embeddings of all rows; a prompt has fewer outputs.
-    const nRows = Math.max(...[head, this.#api.ggml_graph_node(graph, 0)].map((tensor) => Number(tensorAt(tensor)[words.ne1])));
+    const [nOutputs = 0, nEmbeddings = 0] = [head, this.#api.ggml_graph_node(graph, 0)].map((tensor) => Number(tensorAt(tensor)[words.ne1]));
+    const nRows = Math.max(nOutputs, nEmbeddings);
     if (!this.#isFirst && nRows < this.#leastRows) return;
     const nodes = new GraphNodes(this.#api, graph);
     const counts = noCounts();
@@ -162,8 +167,9 @@ class GraphEditor {
       const op = nodes.op(at);
       if (op === this.#ops.mulMatOp) products.push(at);
       const look = this.#looks.get(op);
-      const addition = look?.at(context, nodes, index, nFree);
-      if (look === undefined || addition === undefined || addition.nNew > nFree) continue;
+      if (look === undefined || (look.isForSteps && !this.#isDraft && nOutputs < nRows)) continue;
+      const addition = look.at(context, nodes, index, nFree);
+      if (addition === undefined || addition.nNew > nFree) continue;
       additions.push(addition);
       nFree -= addition.nNew;
       counts[look.name]++;
@@ -200,6 +206,8 @@ class GraphEditor {
 
 interface Look {
   readonly name: GraphEditName;
+  /** Only where each row is an output, but for heads: a short prompt alone is read as without the edit. */
+  readonly isForSteps?: boolean;
   /** What this edit makes of the node at `index`. */
   readonly at: (context: Pointer, nodes: GraphNodes, index: number, nFree: number) => Addition | undefined;
 }
@@ -209,7 +217,7 @@ function looksOf(ops: GraphOps, names: ReadonlySet<GraphEditName>, isNear: (weig
   const looks = new Map<number, Look>([
     [ops.concatOp, { name: "contiguous-conv", at: (context, nodes, index, nFree) => straighten(ops, context, nodes, index, nFree) }],
     [ops.mulMatOp, { name: "flat-products", at: (_context, nodes, index) => flattenProduct(ops, nodes, index) }],
-    [ops.mulMatIdOp, { name: "split-experts", at: (context, nodes, index, nFree) => splitExperts(ops, context, nodes, index, nFree, isNear) }],
+    [ops.mulMatIdOp, { name: "split-experts", isForSteps: true, at: (context, nodes, index, nFree) => splitExperts(ops, context, nodes, index, nFree, isNear) }],
   ]);
   for (const [op, { name }] of looks) if (!names.has(name)) looks.delete(op);
   return looks;

@@ -4,7 +4,6 @@
  * up and down, whose tiles are nearly empty where 24 rows are spread over 256 experts. Measured on an H200, 256 experts of 512
  * in IQ4_XS, 8 a row: 66 us a layer for eight rows; 168 or, in parts, 133 for sixteen; 290 or 202 for 24; 621 or 561
  * for 64; 863 or 860 for 96.
- * A row's numbers are those that it has in a step of eight rows.
  */
 import { ggmlType } from "../gguf/types.ts";
 import type { Addition, GraphNodes } from "./graph-nodes.ts";

@@ -187,6 +187,19 @@ describe("edits of libllama's graphs", () => {
     expect(withHost.target.graphEdits).toBeUndefined();
   });
 
+  test("a prompt's experts are left as they are", () => {
+    using backend = edited(["split-experts"]);
+    const { target } = backend;
+    const counts = [1, 12].map((nOutputs) => {
+      const { rows } = target;
+      rows.n = 12;
+      for (let row = 0; row < 12; row++) [rows.tokens[row], rows.positions[row], rows.seqs[row], rows.outputs[row]] = nOutputs === 1 ? [300 + row, row, 0, row === 11 ? 1 : 0] : [300 + row, row % 3, 1 + Math.floor(row / 3), 1];
+      target.decode();
+      return target.graphEdits?.counts["split-experts"];
+    });
+    expect(counts).toEqual([0, shape.nLayers]);
+  });
+
   test("prompts take copies in a context whose steps have too few rows for them", () => {
     using backend = edited(["bf16-copies"], { nSlots: 2 });
     const { plainTarget } = backend;
