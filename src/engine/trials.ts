@@ -63,11 +63,6 @@ export class Trials {
     return this.#times.get(key) ?? 0;
   }
 
-  /** A trial is going on. */
-  get isOn(): boolean {
-    return this.#left > 0;
-  }
-
   cancel(): void {
     this.#left = 0;
   }

@@ -179,6 +179,7 @@ class GraphEditor {
     counts["bf16-copies"] = this.#useCopies(nodes, products.filter((at) => at !== headAt && nodes.ne(at, 2) === 1 && nodes.ne(at, 3) === 1));
     this.counts = counts;
   }
+
   #useCopies(nodes: GraphNodes, products: readonly number[]): number {
     // The first graph is made with the context: all copies are made then, and serving never waits for them.
     if (this.#isFirst) this.#makeCopies(products.map((at) => nodes.source(at, 0)).filter((weights) => this.#isNear(BigInt(weights))));
