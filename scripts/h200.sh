@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The H200 comparison, for anyone with a CUDA machine: makes the 35B-shaped file, measures ours against llama-server,
 # then one thing off at a time. Needs: this package set up (npm run build), a folder of llama.cpp's CUDA libraries
-# (LLAMA_DIR; default: the npm CUDA package), llama-server of the same build (PEER), 20 GB of disk and of device memory.
+# (LLAMA_DIR; default: the npm CUDA package), llama-server of the same build (PEER), 20 GB of disk, a GPU of 140 GB.
 #   LLAMA_DIR=/path/to/libs PEER=/path/to/llama-server OUT=results scripts/h200.sh [core|ablations|all]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,7 +20,7 @@ nvidia-smi --query-gpu=name,driver_version,clocks.sm,temperature.gpu --format=cs
 
 if [ "$what" != ablations ]; then
   foretoken bench sweep recipes/h200-shape.yaml --set "model=$MODEL" --set "peer=$PEER" --set "llamaDir=$LLAMA_DIR" --output "$OUT/sweep"
-  foretoken bench sweep recipes/plans/h200-many.yaml --set "model=$MODEL" --set "peer=$PEER" --set "llamaDir=$LLAMA_DIR" --output "$OUT/many"
+  foretoken bench sweep recipes/plans/h200-many.yaml --set "model=$MODEL" --set "llamaDir=$LLAMA_DIR" --output "$OUT/many"
 fi
 [ "$what" != core ] || exit 0
 
@@ -42,5 +42,7 @@ run nopin "${base[@]}" "${device[@]}" "${draft[@]}" --spec-draft-pad --kv-pin 0
 run by-row-argmax "${base[@]}" "${device[@]}" "${draft[@]}" --spec-draft-pad --no-batched-argmax
 run immediate "${base[@]}" "${device[@]}" "${draft[@]}" --spec-catchup immediate
 run ubatch512 "${base[@]}" --sampling device-greedy --ubatch-size 512 "${draft[@]}" --spec-draft-pad
+run unedited "${base[@]}" "${device[@]}" "${draft[@]}" --spec-draft-pad --graph-edits none
+run all-edits "${base[@]}" "${device[@]}" "${draft[@]}" --spec-draft-pad --graph-edits bf16-copies,contiguous-conv,flat-products,split-experts
 run by-depth "${base[@]}" "${device[@]}" "${draft[@]}" --spec-verify by-depth
 run sequential "${base[@]}" "${device[@]}" "${draft[@]}" --spec-verify sequential

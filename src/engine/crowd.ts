@@ -16,7 +16,7 @@ import { inFlux } from "../util/barrier.ts";
 export interface CrowdView {
   /** Told by this engine: 0 while it has no work, else one more than the draft length of its steps, and `inFlux` more where that says little. */
   work: number;
-  /** The highest of the others' numbers; 0 where none of them works. */
+  /** The highest of the others' numbers, without `inFlux`; 0 where none of them works. */
   readonly most: number;
   /** All others that have work draft as many tokens as this one, and none of them reads prompts or has just done so. */
   readonly isAlike: boolean;
@@ -71,7 +71,7 @@ export class Crowd {
     const isNow = most > 0;
     if (isNow) {
       this.#lastMs = now;
-      this.#lastMost = most % inFlux;
+      this.#lastMost = most;
     }
     this.isCrowded = now - this.#lastMs < memoryMs;
     this.othersRest = this.isCrowded && this.#lastMost === 1;

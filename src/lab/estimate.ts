@@ -2,7 +2,6 @@
 import { parseArguments } from "../config/options.ts";
 import { serveOptions } from "../config/server-options.ts";
 import { draftVocabOf } from "../llama/draft-vocab.ts";
-import { usefulEdits } from "../llama/graph-edits.ts";
 import { readModelFacts } from "../llama/head-check.ts";
 import { besideBytes, estimateMemory } from "../llama/memory.ts";
 import { UserError } from "../util/errors.ts";
@@ -42,8 +41,7 @@ export async function estimateProfile(recipe: Recipe, profile: Profile): Promise
     });
     const vocab = draftVocabOf(options.specDraftVocab);
     const lmHeads = headPaths.length > 0 ? headPaths : [options.model];
-    const edits = options.graphEdits === "auto" ? [] : usefulEdits(options.graphEdits, Math.ceil(options.parallel / options.decodeGroups), isSpeculative ? options.specDraftNMax + 1 : 1);
-    const hasCopies = edits.includes("bf16-copies");
+    const hasCopies = options.graphEdits !== "auto" && options.graphEdits.includes("bf16-copies");
     const beside = besideBytes(readModelFacts(options.model), isSpeculative ? lmHeads : [], typeof vocab === "number" ? vocab : vocab.tokens.length, hasCopies);
     return estimate.totalBytes + options.decodeGroups * beside;
   } catch (error) {

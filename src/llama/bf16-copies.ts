@@ -17,7 +17,7 @@ import { isLeaf, tensorAt, typeOf, words } from "./graph-surgery.ts";
 import type { Llama } from "./library.ts";
 import type { Pointer } from "./structs.ts";
 
-/** Beyond that reading a matrix four times as wide costs few rows more than the kernel saves, and memory most of all; it also leaves out LM heads. */
+/** The largest that was measured; beyond it memory counts, and reading a matrix four times as wide. It also leaves out LM heads. */
 const mostElements = 1 << 24;
 
 const bf16 = knownType("BF16");

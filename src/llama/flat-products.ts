@@ -6,7 +6,7 @@
 import type { Addition, GraphNodes } from "./graph-nodes.ts";
 import { tensorAt, words, type GraphOps } from "./graph-surgery.ts";
 
-/** Fewer are read again from the cache. */
+/** Fewer were not measured. */
 export const leastStack = 4;
 
 /** For the product at `index`, where it is one matrix by a stack that lies in order, and nothing asks for its shape. */

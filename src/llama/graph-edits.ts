@@ -161,7 +161,7 @@ class GraphEditor {
     const counts = noCounts();
     const additions: Addition[] = [];
     const products: number[] = [];
-    let nFree = nodes.nFree - keptFree(this.#nSeqs, nRows);
+    let nFree = Math.max(0, nodes.nFree - keptFree(this.#nSeqs, nRows));
     for (let index = 0; index < nodes.n; index++) {
       const at = nodes.at(index);
       const op = nodes.op(at);

@@ -44,10 +44,10 @@ export class Barrier {
     return Atomics.load(this.#words, words.work + this.#index);
   }
 
-  /** The highest of the others' numbers; 0 where none of them works. */
+  /** The highest of the others' numbers, in flux or not; 0 where none of them works. */
   get most(): number {
     let most = 0;
-    for (let i = 0; i < this.#size; i++) if (i !== this.#index) most = Math.max(most, Atomics.load(this.#words, words.work + i));
+    for (let i = 0; i < this.#size; i++) if (i !== this.#index) most = Math.max(most, Atomics.load(this.#words, words.work + i) % inFlux);
     return most;
   }
 
@@ -56,7 +56,7 @@ export class Barrier {
     const own = this.work % inFlux;
     for (let i = 0; i < this.#size; i++) {
       const other = Atomics.load(this.#words, words.work + i);
-      if (other !== 0 && other !== own) return false;
+      if (i !== this.#index && other !== 0 && other !== own) return false;
     }
     return true;
   }

@@ -3,9 +3,8 @@
  * what the other group does meanwhile (35B shape, H200, eight sequences each, ms; 2026-11-30).
  */
 import { expect, test } from "vitest";
-import type { CrowdView } from "../../src/engine/crowd.ts";
 import { CostTable } from "../../src/engine/cost-table.ts";
-import { inFlux } from "../../src/util/barrier.ts";
+import { Barrier, barrierMemory, inFlux } from "../../src/util/barrier.ts";
 import { Rng } from "../../src/util/rng.ts";
 import { request } from "../request.ts";
 import { harness, type Harness } from "./run.ts";
@@ -29,27 +28,14 @@ interface Group {
 
 /** Runs both for `seconds`, the drafts worthless until `wrongUntilMs`; by group the steps of the last half by draft length, and tokens a second of both. */
 function runTwo(seconds: number, calibrated: readonly number[], { times = stepMs, wrongUntilMs = 0, resting = -1, disturbed = false, maxTokens = (rng: Rng) => 64 + rng.below(128) } = {}): { tokPerSec: number; lateSteps: number[][] } {
-  const work = [0, 0];
+  const shared = barrierMemory(2);
+  const views = [0, 1].map((index) => new Barrier(shared, index));
   const memory = new Float64Array(9);
   const rng = new Rng(3);
   const drawn = [...rates];
   const groups = [0, 1].map((index): Group => {
     const clock = { now: 0 };
-    const view: CrowdView = {
-      get work() {
-        return work[index] as number;
-      },
-      set work(kind) {
-        work[index] = kind;
-      },
-      get most() {
-        return work[1 - index] as number;
-      },
-      get isAlike() {
-        return work[1 - index] === 0 || work[1 - index] === (work[index] as number) % inFlux;
-      },
-    };
-    const group: Group = { clock, nTokens: 0, readsUntil: 0, settlesUntil: 0, h: harness({ nMax: 2, gate: "adaptive", syntheticRates: drawn, cachePrompt: false }, { nSeq: 8, nCtxSeq: 4096, hasPlain: true, isAsynchronous: true }, { crowd: view, clock: () => clock.now, sink: (events) => events.forEach((e) => void (e.kind === "tokens" && (group.nTokens += e.tokens.length))) }) };
+    const group: Group = { clock, nTokens: 0, readsUntil: 0, settlesUntil: 0, h: harness({ nMax: 2, gate: "adaptive", syntheticRates: drawn, cachePrompt: false }, { nSeq: 8, nCtxSeq: 4096, hasPlain: true, isAsynchronous: true }, { crowd: views[index] as Barrier, clock: () => clock.now, sink: (events) => events.forEach((e) => void (e.kind === "tokens" && (group.nTokens += e.tokens.length))) }) };
     const table = { nSeqs: [8], stepMs: [[...calibrated]], changeMs: 2, moveMs: 5, prefillBaseMs: 85, prefillRowMs: 0.12 };
     const costs = new CostTable(table, { memory });
     group.h.engine.gate.useTable(costs, costs);
@@ -66,7 +52,7 @@ function runTwo(seconds: number, calibrated: readonly number[], { times = stepMs
           group.readsUntil = clock.now + 85;
           group.settlesUntil = group.readsUntil + 60;
         }
-        clock.now += rowsEach > 3 ? 85 : (times[rowsEach - 1]?.[Math.max(0, ((work[1 - index] as number) % inFlux) - 1)] ?? 85) * (0.99 + 0.02 * rng.uniform()) * beside;
+        clock.now += rowsEach > 3 ? 85 : (times[rowsEach - 1]?.[Math.max(0, ((views[1 - index] as Barrier).work % inFlux) - 1)] ?? 85) * (0.99 + 0.02 * rng.uniform()) * beside;
         synchronize();
       };
     }

@@ -26,7 +26,7 @@ const modelPath = path.join(folder, "tiny.gguf");
 const shape = namedShapes.get("tiny") ?? expect.fail();
 const nRecurrent = shape.isRecurrent.filter(Boolean).length;
 /** Of linear attention all but the last product, which is one for each sequence; of attention and shared experts all; the LM head is left alone. */
-const nSmall = nRecurrent * 4 + (shape.nLayers - nRecurrent) * 4 + shape.nLayers * 3;
+const nFlat = nRecurrent * 4 + (shape.nLayers - nRecurrent) * 4 + shape.nLayers * 3;
 
 beforeAll(async () => {
   await synthesize({ shape, type: "IQ4_XS", headType: "Q6_K", output: modelPath, seed: 7 });
@@ -94,11 +94,11 @@ describe("edits of libllama's graphs", () => {
     expect(backend.editProblem).toBeUndefined();
   });
 
-  test("BF16 copies of all small matrices are taken from nine rows on, and say the same but for rounding", () => {
+  test("BF16 copies of all matrices outside of experts are taken from nine rows on, and say the same but for rounding", () => {
     using backend = edited(["bf16-copies"]);
     const counts: number[] = [];
     const decoded = decodeSteps(backend, steps, () => counts.push(backend.target.graphEdits?.counts["bf16-copies"] ?? -1));
-    expect(counts).toEqual([0, nSmall, nSmall, nSmall, 0, nSmall, 0]);
+    expect(counts).toEqual([0, nFlat, nFlat, nFlat, 0, nFlat, 0]);
     expect(decoded[0]).toEqual(plain[0]);
     expect(decoded[1]).not.toEqual(plain[1]);
     const error = difference(decoded, plain);
@@ -156,7 +156,7 @@ describe("edits of libllama's graphs", () => {
     using backend = edited(["bf16-copies", "contiguous-conv", "flat-products", "split-experts"]);
     const counts: unknown[] = [];
     const decoded = decodeSteps(backend, steps, () => counts.push(backend.target.graphEdits?.counts));
-    expect(counts[2]).toEqual({ "bf16-copies": nSmall + nRecurrent, "contiguous-conv": nRecurrent, "flat-products": nRecurrent, "split-experts": shape.nLayers });
+    expect(counts[2]).toEqual({ "bf16-copies": nFlat + nRecurrent, "contiguous-conv": nRecurrent, "flat-products": nRecurrent, "split-experts": shape.nLayers });
     expect(difference(decoded, plain)).toBeLessThan(0.05);
     expect(backend.editProblem).toBeUndefined();
   });
@@ -207,7 +207,7 @@ describe("edits of libllama's graphs", () => {
     rows.n = 12;
     for (let row = 0; row < 12; row++) [rows.tokens[row], rows.positions[row], rows.seqs[row], rows.outputs[row]] = [300 + row, row, 0, row === 11 ? 1 : 0];
     plainTarget?.decode();
-    expect(plainTarget?.graphEdits?.counts["bf16-copies"]).toBe(nSmall);
+    expect(plainTarget?.graphEdits?.counts["bf16-copies"]).toBe(nFlat);
   });
 
   /** A context of sixteen rows a step; `copies` are closed after it. */

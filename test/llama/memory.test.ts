@@ -43,7 +43,7 @@ test("an estimate counts weights, KV cells, recurrent states with their snapshot
   expect(estimate.totalBytes).toBeGreaterThan(estimate.weightBytes);
 });
 
-test("a shorter LM head is counted by its rows, copies by the weights of the trunk's small quantized matrices", async () => {
+test("a shorter LM head is counted by its rows, copies by the weights of the trunk's quantized matrices", async () => {
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), "beside-"));
   try {
     const file = path.join(folder, "tiny.gguf");
