@@ -20,7 +20,7 @@ const unconditionalRates = z
   .optional();
 
 /** See llama/graph-edits.ts. */
-export const graphEditNames = ["bf16-copies", "contiguous-conv", "flat-products", "split-experts"] as const;
+export const graphEditNames = ["bf16-copies", "contiguous-conv", "f16-copies", "flat-products", "joined-norms", "joined-products", "joined-snapshots", "split-experts"] as const;
 export type GraphEditName = (typeof graphEditNames)[number];
 
 /** "auto", or the changes that are wanted. */
@@ -83,6 +83,7 @@ const runFields = {
   sampling: z.enum(["auto", "device-greedy", "device", "host"]).default("auto").meta({ description: "where target tokens are sampled" }),
   specDraftSampling: z.enum(["auto", "device-greedy", "device", "host"]).default("auto").meta({ description: "where draft tokens are sampled" }),
   batchedArgmax: z.boolean().default(true).meta({ description: "device-greedy: one argmax for all rows of a forward; off: libllama's, one a row" }),
+  argmaxParts: z.number().int().min(0).max(4096).default(0).meta({ description: "parts of a large vocabulary that the argmax is made of, then one among these; 1: one stage; 0: 64 with CUDA, 1 elsewhere" }),
   graphEdits: graphEdits.meta({ description: "changes of libllama's graphs that CUDA computes faster where a step has many rows: contiguous-conv (several rows a sequence; the same bits), flat-products (four sequences or more), split-experts (steps of 9 to 64 rows), bf16-copies of matrices outside of experts (from nine rows; memory: 2 bytes for each of their weights); the last three round otherwise; auto: contiguous-conv with CUDA, and split-experts on Hopper GPUs, where it was measured. They need slots that are sampled on the device", placeholder: "auto|none|LIST" }),
   hostSlots: z.int().min(0).optional().meta({ description: "slots that keep all logits, for grammars, penalties, biases and logprobs", placeholder: "N" }),
   cacheRam: z.int().min(0).default(0).meta({ aliases: ["cram"], description: "MiB for saved states of prompts and histories, restored when a prompt extends one (implies --cache-prompt); 0 off", placeholder: "MIB" }),

@@ -5,10 +5,10 @@
 import type { GraphEditName } from "../config/engine-options.ts";
 import type { Backend, BackendDescription, SlotSampling } from "../engine/backend.ts";
 import { UserError } from "../util/errors.ts";
-import { Bf16Copies } from "./bf16-copies.ts";
 import type { LlamaContext } from "./context.ts";
 import { createContext, type CacheType, type ContextOptions, type FlashAttention } from "./create-context.ts";
 import type { DraftVocab } from "./draft-vocab.ts";
+import { EditMatrices } from "./edit-matrices.ts";
 import { createGrammar } from "./grammar.ts";
 import { usefulEdits } from "./graph-edits.ts";
 import { checkHead, checkTarget, readModelFacts, type ModelFacts } from "./head-check.ts";
@@ -62,6 +62,8 @@ export interface BackendOptions {
   readonly graphReuse?: boolean;
   /** "device-greedy": one argmax for all rows of a forward (batched-argmax.ts) instead of libllama's one a row. */
   readonly batchedArgmax?: boolean;
+  /** Parts of the vocabulary that each argmax is made of; 0: as many as is best on the devices. */
+  readonly argmaxParts?: number;
   /** Changes of the target's graphs, where steps can gain by them. */
   readonly graphEdits?: readonly GraphEditName[];
   /** Cells that the KV caches show from the start, so that graphs need no rebuilding as they fill; 0 off. */
@@ -120,11 +122,11 @@ export function createBackend(options: BackendOptions): LlamaBackend {
     const { model, headModels } = loadModels(options, keep);
     const { llama } = model;
     const plan = planContexts(options, model, headModels.length);
-    const copies = keep(new Bf16Copies(llama, model.path));
-    const target = keep(createContext(model, plan.target, copies));
-    const plainTarget = plan.plainTarget === undefined ? undefined : keep(createContext(model, plan.plainTarget, copies));
+    const matrices = keep(new EditMatrices(llama, model.path));
+    const target = keep(createContext(model, plan.target, matrices));
+    const plainTarget = plan.plainTarget === undefined ? undefined : keep(createContext(model, plan.plainTarget, matrices));
     const staging = plainTarget === undefined ? undefined : keep(new Staging(llama, model.devices));
-    const heads = headModels.map((head, i) => keep(createContext(head, plan.heads[i] as ContextOptions)));
+    const heads = headModels.map((head, i) => keep(createContext(head, plan.heads[i] as ContextOptions, head === model ? matrices : keep(new EditMatrices(llama, head.path)))));
     const vocab = new Vocab(model, false);
     return {
       target,
@@ -198,13 +200,14 @@ export function planContexts(options: BackendOptions, model: { readonly nCtxTrai
     cacheTypeV: options.cacheTypeV ?? "f16",
     isGraphReused: options.graphReuse ?? true,
     isArgmaxBatched: options.batchedArgmax ?? true,
+    argmaxParts: options.argmaxParts ?? 0,
     nPinnedCells: options.nPinnedCells ?? 0,
     ...(options.evalCallback === undefined ? {} : { evalCallback: options.evalCallback }),
   } as const;
   const editsFor = (rowsPerSeq: number): { graphEdits: readonly GraphEditName[] } => ({ graphEdits: usefulEdits(options.graphEdits ?? [], nSlots, rowsPerSeq) });
-  // Of a head's one layer only the experts are worth an edit; a device of its own may be of another kind.
+  // A head has no linear attention, and one layer is too few for BF16 copies; a device of its own may be of another kind.
   const areHeadsEdited = options.headDevice === undefined && (options.draftSampling ?? "host") !== "host";
-  const headEdits = { graphEdits: editsFor(nMax + 1).graphEdits.filter((name) => areHeadsEdited && name === "split-experts") };
+  const headEdits = { graphEdits: editsFor(nMax + 1).graphEdits.filter((name) => areHeadsEdited && ["f16-copies", "joined-products", "split-experts"].includes(name)) };
   const slots = Array.from({ length: nSeq }, (_, seq): SlotSampling => (seq < nSlots ? (options.targetSampling ?? "host") : "host"));
   const target: ContextOptions = {
     ...shared,

@@ -14,6 +14,7 @@ import { errorMessage } from "../util/errors.ts";
 import type { GatheredRows } from "./gathered-rows.ts";
 import { bindGraphOps, shortenLogits, tensorAt, unpadded, words, type GraphOps, type RowsOf } from "./graph-surgery.ts";
 import type { Llama } from "./library.ts";
+import { isStaged, manyParts, stagedArgmax } from "./staged-argmax.ts";
 import type { Pointer } from "./structs.ts";
 import { createUserSampler, dataWords, type UserSampler } from "./user-sampler.ts";
 
@@ -22,25 +23,34 @@ export interface BatchedArgmax extends UserSampler {
   problem(): string | undefined;
 }
 
-const unlimited = new WeakMap<Llama, BatchedArgmax>();
+/** By their parts. */
+const unlimited = new WeakMap<Llama, Map<number, BatchedArgmax>>();
 
 /**
+ * @param nParts of the vocabulary that an argmax is made of (staged-argmax.ts); 0: as many as is best on these devices
  * @param limit tokens that answers are chosen among, by their places there; no other sampler may need the logits of such a context
  * @returns undefined when ggml's tensors are laid out otherwise than we know
  */
-export function createBatchedArgmax(llama: Llama, limit?: GatheredRows): BatchedArgmax | undefined {
-  const known = limit === undefined ? unlimited.get(llama) : undefined;
+export function createBatchedArgmax(llama: Llama, nParts = 0, limit?: GatheredRows): BatchedArgmax | undefined {
+  const shared = unlimited.get(llama) ?? new Map<number, BatchedArgmax>();
+  unlimited.set(llama, shared);
+  const known = limit === undefined ? shared.get(nParts) : undefined;
   if (known !== undefined) return known;
   const ops = bindGraphOps(llama);
   if (ops === undefined) return undefined;
-  if (limit !== undefined) return createInterface(llama, ops, (weights) => limit.of(weights));
-  const shared = { ...createInterface(llama, ops), close: () => {} };
-  unlimited.set(llama, shared);
-  return shared;
+  const parts = nParts > 0 ? nParts : llama.devices.some(({ name }) => name.startsWith("CUDA")) ? manyParts : 1;
+  if (limit !== undefined) return createInterface(llama, ops, parts, (weights) => limit.of(weights));
+  const made = { ...createInterface(llama, ops, parts), close: () => {} };
+  shared.set(nParts, made);
+  return made;
 }
 
-function createInterface(llama: Llama, ops: GraphOps, rowsOf?: RowsOf): BatchedArgmax {
+function createInterface(llama: Llama, ops: GraphOps, nParts: number, rowsOf?: RowsOf): BatchedArgmax {
   const { ggml } = ops;
+  const argmaxOf = (context: Pointer, rows: Pointer): Pointer => {
+    const { [words.ne0]: n, [words.ne1]: nOf } = tensorAt(rows);
+    return isStaged(Number(n), nParts) ? stagedArgmax(ops, context, rows, Number(n), Number(nOf), nParts) : ggml.ggml_argmax(context, rows);
+  };
   // One graph is built at a time; `backend_reset` comes before each.
   let matrix = 0n;
   let best: Pointer = 0n;
@@ -66,10 +76,10 @@ function createInterface(llama: Llama, ops: GraphOps, rowsOf?: RowsOf): BatchedA
     matrix = source;
     if (nRows === 0n) {
       // No row is an output: all there is is the padding.
-      best = ggml.ggml_argmax(context, source);
+      best = argmaxOf(context, source);
       return;
     }
-    best = ggml.ggml_argmax(context, (rowsOf === undefined ? undefined : shorten(context, source, rowsOf)) ?? logits);
+    best = argmaxOf(context, (rowsOf === undefined ? undefined : shorten(context, source, rowsOf)) ?? logits);
     ggml.ggml_set_output(best);
   };
   const apply = (context: Pointer, _graph: Pointer, data: BigUint64Array): void => {
@@ -79,7 +89,7 @@ function createInterface(llama: Llama, ops: GraphOps, rowsOf?: RowsOf): BatchedA
     const nVocab = tensor[words.ne0] as bigint;
     if (source === 0n) {
       // libllama tries the operators out on a row of its own before it makes graphs.
-      data[dataWords.sampled] = ggml.ggml_argmax(context, ggml.ggml_reshape_1d(context, row, nVocab));
+      data[dataWords.sampled] = argmaxOf(context, ggml.ggml_reshape_1d(context, row, nVocab));
       return;
     }
     if (matrix !== source) start(context, source);

@@ -11,7 +11,7 @@ import koffi from "koffi";
 import type { GgufTensor } from "../gguf/header.ts";
 import { ggmlType, knownType, type GgmlType } from "../gguf/types.ts";
 import { UserError } from "../util/errors.ts";
-import { DeviceMatrices } from "./device-matrix.ts";
+import { DerivedMatrices } from "./device-matrix.ts";
 import { bindGgml, type Ggml } from "./ggml-ops.ts";
 import { isLeaf, tensorAt, typeOf, words } from "./graph-surgery.ts";
 import type { Llama } from "./library.ts";
@@ -25,50 +25,29 @@ const bf16 = knownType("BF16");
 /** Byte offsets in ggml_type_traits (ggml.h). */
 const traits = { blockSize: 8, blockBytes: 24, toFloat: 40 } as const;
 
-export class Bf16Copies implements Disposable {
-  readonly #matrices: DeviceMatrices;
+export class Bf16Copies extends DerivedMatrices {
   readonly #api: Pick<Ggml, "ggml_fp32_to_bf16_row">;
   readonly #traitsOf: (typeId: number) => Pointer;
   readonly #toFloat = koffi.proto("void", ["void *", "void *", "int64_t"]);
-  /** By address of the quantized one. */
-  readonly #copies = new Map<number, Pointer>();
 
   constructor(llama: Llama, modelPath: string) {
-    this.#matrices = new DeviceMatrices(llama, modelPath);
+    super(llama, modelPath);
     this.#api = bindGgml(llama.base, ["ggml_fp32_to_bf16_row"]);
     this.#traitsOf = llama.base.func("ggml_get_type_traits", "void *", ["int32_t"]) as (typeId: number) => Pointer;
   }
 
-  /**
-   * Makes copies of those matrices that are quantized, no larger than `mostElements`, and have none.
-   * @param addresses of ggml_tensors, leaves or not
-   * @throws {UserError} when the device has no room, or the file does not hold what is in memory; none of these are left then
-   */
-  make(addresses: Iterable<number>): void {
-    const nBefore = this.#matrices.n;
-    const made: number[] = [];
-    try {
-      for (const address of addresses) {
-        const weights = BigInt(address);
-        if (this.#copies.has(address) || !isCopiedLeaf(weights)) continue;
-        this.#copies.set(address, this.#copy(weights));
-        made.push(address);
-      }
-    } catch (error) {
-      for (const address of made) this.#copies.delete(address);
-      this.#matrices.close(nBefore);
-      throw error;
-    }
+  /** A copy of matrices of one width, joined; of quantized ones only, none larger than `mostElements`. */
+  protected derive(parts: readonly Pointer[]): Pointer | undefined {
+    const [first] = parts;
+    if (first === undefined || !parts.every(isCopiedLeaf)) return undefined;
+    const values = Buffer.concat(parts.map((weights) => this.#valuesOf(weights)));
+    const width = Number(tensorAt(first)[words.ne0]);
+    return this.matrices.make(first, bf16.id, [width, values.length / bf16.blockBytes / width], values);
   }
 
-  /** The copy of the matrix at an address. */
-  of(address: number): Pointer | undefined {
-    return this.#copies.get(address);
-  }
-
-  #copy(weights: Pointer): Pointer {
-    const stored = this.#matrices.stored(weights);
-    const { typeId, type, nElements, shape, name } = stored.tensor;
+  #valuesOf(weights: Pointer): Uint8Array {
+    const stored = this.matrices.stored(weights);
+    const { typeId, type, nElements, name } = stored.tensor;
     const known = this.#traitsOf(typeId);
     const isKnown = koffi.decode(known, traits.blockSize, "int64_t") === type?.blockSize && koffi.decode(known, traits.blockBytes, "size_t") === type?.blockBytes;
     if (!isKnown) throw new UserError(`this library describes the type of ${name} otherwise than is known`);
@@ -76,17 +55,7 @@ export class Bf16Copies implements Disposable {
     koffi.call(koffi.decode(known, traits.toFloat, "void *") as Pointer, this.#toFloat, stored.readAll(), values, nElements);
     const copy = new Uint8Array(nElements * bf16.blockBytes);
     this.#api.ggml_fp32_to_bf16_row(values, copy, nElements);
-    return this.#matrices.make(weights, bf16.id, nElements / (shape[0] as number), copy);
-  }
-
-  /** Contexts whose graphs hold the copies must be freed before. */
-  close(): void {
-    this.#matrices.close();
-    this.#copies.clear();
-  }
-
-  [Symbol.dispose](): void {
-    this.close();
+    return copy;
   }
 }
 

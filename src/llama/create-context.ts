@@ -2,7 +2,7 @@
 import type { GraphEditName } from "../config/engine-options.ts";
 import type { ContextLimits, SlotSampling } from "../engine/backend.ts";
 import { UserError } from "../util/errors.ts";
-import type { Bf16Copies } from "./bf16-copies.ts";
+import type { EditMatrices } from "./edit-matrices.ts";
 import { LlamaContext } from "./context.ts";
 import type { DraftVocab } from "./draft-vocab.ts";
 import { GatheredRows } from "./gathered-rows.ts";
@@ -46,6 +46,8 @@ export interface ContextOptions {
   /** Off: every decode builds its graph anew. For measuring what reuse is worth. */
   readonly isGraphReused?: boolean;
   readonly isArgmaxBatched?: boolean;
+  /** Parts of the vocabulary that each argmax is made of; 0: as many as is best. See staged-argmax.ts. */
+  readonly argmaxParts?: number;
   /** "device-greedy" chooses among so many first tokens of the vocabulary (0 or all there are: no limit), or among these, and the LM head computes no others' logits. */
   readonly argmaxTokens?: number | DraftVocab;
   /** Changes of its graphs; only where a sequence is sampled on the device does libllama show them. */
@@ -55,19 +57,19 @@ export interface ContextOptions {
 }
 
 /**
- * @param copies of the model's matrices, for `graphEdits`; closed by its owner, after the context
+ * @param matrices made of the model's, for `graphEdits`; closed by their owner, after the context
  * @throws {UserError} when a limit is broken, the model lacks what is asked, or libllama refuses (out of memory).
  */
-export function createContext(model: Model, options: ContextOptions, copies?: Bf16Copies): LlamaContext {
+export function createContext(model: Model, options: ContextOptions, matrices?: EditMatrices): LlamaContext {
   checkModel(model, options);
   const { api } = model.llama;
   const nSeq = options.samplings.length;
   if (nSeq < 1 || nSeq > MAX_SEQ) throw new UserError(`${nSeq} sequences: libllama allows 1 to ${MAX_SEQ}; lower --parallel`);
   const names = options.graphEdits ?? [];
-  if (names.includes("bf16-copies") && copies === undefined) throw new Error("bf16-copies need a place for them");
   const limit = limitOf(model, options.argmaxTokens ?? 0);
-  const edits = names.length === 0 ? undefined : createGraphEdits(model.llama, { names, nSeqs: nSeq, copies, hasGpu: model.devices.length > 0, isDraft: options.isDraft });
-  const chains = createChains(model.llama, options.samplings, { isBatched: options.isArgmaxBatched ?? true, limit, edits });
+  if (names.length > 0 && matrices === undefined) throw new Error(`graph edits ${names.join(",")} need a place for matrices`);
+  const edits = names.length === 0 || matrices === undefined ? undefined : createGraphEdits(model.llama, { names, nSeqs: nSeq, matrices, hasGpu: model.devices.length > 0, isDraft: options.isDraft });
+  const chains = createChains(model.llama, options.samplings, { isBatched: options.isArgmaxBatched ?? true, argmaxParts: options.argmaxParts ?? 0, limit, edits });
   const isPinned = options.isKvUnified && (options.nPinnedCells ?? 0) > 1;
   const params = contextParams(options, chains.configs, chains.n, isPinned ? 1 : 0);
   let pointer: Pointer | null = null;

@@ -100,20 +100,19 @@ export class DeviceMatrices {
   }
 
   /**
-   * A matrix [row length of `weights`, nRows] of ggml's type `typeId`, valid until `close`.
+   * A matrix [width, nRows] of ggml's type `typeId` on the device that has `weights`, valid until `close`.
    * @throws {UserError} for a device without room, or weights spread over several devices
    */
-  make(weights: Pointer, typeId: number, nRows: number, data: Uint8Array): Pointer {
+  make(weights: Pointer, typeId: number, [width, nRows]: readonly [number, number], data: Uint8Array): Pointer {
     const api = this.#api;
-    const fields = tensorAt(weights);
-    const bufferType = this.#typeBeside(fields[words.buffer] as bigint);
+    const bufferType = this.#typeBeside(tensorAt(weights)[words.buffer] as bigint);
     const context = api.ggml_init({ mem_size: 4096, mem_buffer: null, no_alloc: true });
     if (context === null) throw new Error("ggml_init: no memory for a tensor's description");
-    const tensor = api.ggml_new_tensor_2d(context, typeId, fields[words.ne0] as bigint, nRows);
+    const tensor = api.ggml_new_tensor_2d(context, typeId, width, nRows);
     const buffer: Nullable = api.ggml_backend_alloc_ctx_tensors_from_buft(context, bufferType);
     if (buffer === null) {
       api.ggml_free(context);
-      throw new UserError(`the device has no memory for the ${data.length} bytes of ${nRows} rows of ${api.ggml_get_name(weights)}`);
+      throw new UserError(`the device has no memory for the ${data.length} bytes of ${nRows} rows of ${width}, beside ${api.ggml_get_name(weights)}`);
     }
     this.#made.push({ context, buffer });
     api.ggml_backend_buffer_set_usage(buffer, usageWeights);
@@ -141,5 +140,56 @@ export class DeviceMatrices {
       this.#api.ggml_backend_buffer_free(buffer);
       this.#api.ggml_free(context);
     }
+  }
+}
+
+/** Matrices made of one or several of the model's each, found by the addresses of those. */
+export abstract class DerivedMatrices implements Disposable {
+  protected readonly matrices: DeviceMatrices;
+  readonly #derived = new Map<string, Pointer>();
+
+  constructor(llama: Llama, modelPath: string) {
+    this.matrices = new DeviceMatrices(llama, modelPath);
+  }
+
+  /** @param parts of one matrix; undefined: of these none is made */
+  protected abstract derive(parts: readonly Pointer[]): Pointer | undefined;
+
+  /**
+   * Makes those that are not there yet.
+   * @param sets addresses of ggml_tensors
+   * @throws {UserError} when the device has no room, or the file does not hold what is in memory; none of these are left then
+   */
+  make(sets: Iterable<readonly number[]>): void {
+    const nBefore = this.matrices.n;
+    const made: string[] = [];
+    try {
+      for (const parts of sets) {
+        const key = parts.join();
+        const matrix = this.#derived.has(key) ? undefined : this.derive(parts.map((address) => BigInt(address)));
+        if (matrix === undefined) continue;
+        this.#derived.set(key, matrix);
+        made.push(key);
+      }
+    } catch (error) {
+      for (const key of made) this.#derived.delete(key);
+      this.matrices.close(nBefore);
+      throw error;
+    }
+  }
+
+  /** The one that was made of these. */
+  of(parts: readonly number[]): Pointer | undefined {
+    return this.#derived.get(parts.join());
+  }
+
+  /** Contexts whose graphs hold them must be freed before. */
+  close(): void {
+    this.matrices.close();
+    this.#derived.clear();
+  }
+
+  [Symbol.dispose](): void {
+    this.close();
   }
 }

@@ -15,7 +15,7 @@ export function flattenProduct({ reshapeOp }: GraphOps, nodes: GraphNodes, index
   if (nodes.ne(product, 2) < leastStack || nodes.ne(product, 3) !== 1) return undefined;
   const rows = nodes.find(nodes.source(product, 1));
   // Reshaped rows lie in order; reshaped afterwards, the product's own shape is of no account.
-  if (rows === undefined || nodes.op(rows) !== reshapeOp || nodes.nUses(rows) !== 1 || nodes.nUses(product) !== 1) return undefined;
+  if (rows === undefined || nodes.op(rows) !== reshapeOp || nodes.onlyReader(rows) === undefined || nodes.onlyReader(product) === undefined) return undefined;
   const next = index + 1 < nodes.n ? nodes.at(index + 1) : product;
   if (nodes.op(next) !== reshapeOp || nodes.source(next, 0) !== nodes.address(product)) return undefined;
   if (tensorAt(BigInt(nodes.source(product, 0)))[words.ne2] !== 1n) return undefined;
@@ -24,8 +24,7 @@ export function flattenProduct({ reshapeOp }: GraphOps, nodes: GraphNodes, index
     roots: [],
     nNew: 0,
     use: () => {
-      nodes.flatten(rows);
-      nodes.flatten(product);
+      for (const at of [rows, product]) nodes.setShape(at, [nodes.ne(at, 0), nodes.ne(at, 1) * nodes.ne(at, 2), 1, 1]);
     },
   };
 }

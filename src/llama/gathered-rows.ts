@@ -1,6 +1,6 @@
 /** Some rows of a model's matrix as a matrix of its own, on the device that has the whole one. */
 import { DeviceMatrices } from "./device-matrix.ts";
-import { tensorAt, typeOf } from "./graph-surgery.ts";
+import { tensorAt, typeOf, words } from "./graph-surgery.ts";
 import type { Llama } from "./library.ts";
 import type { Pointer } from "./structs.ts";
 
@@ -28,7 +28,8 @@ export class GatheredRows implements Disposable {
     if (this.#source !== undefined) throw new Error("rows of two matrices were asked for");
     if (this.#failed !== undefined) throw this.#failed;
     try {
-      this.#tensor = this.#matrices.make(weights, typeOf(tensorAt(weights)), this.ids.length, this.#matrices.stored(weights).read(this.ids));
+      const fields = tensorAt(weights);
+      this.#tensor = this.#matrices.make(weights, typeOf(fields), [Number(fields[words.ne0]), this.ids.length], this.#matrices.stored(weights).read(this.ids));
       this.#source = weights;
       return this.#tensor;
     } catch (error) {

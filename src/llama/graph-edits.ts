@@ -4,24 +4,32 @@
  *
  * - bf16-copies: products of quantized matrices with more than eight rows take BF16 copies (bf16-copies.ts).
  * - contiguous-conv: rows are put in order before a recurrent layer's convolution (contiguous-conv.ts).
+ * - f16-copies: products of F32 matrices with 4 to 16 rows take F16 copies (f16-copies.ts).
  * - flat-products: a product of one matrix and a stack becomes one of all rows (flat-products.ts).
+ * - joined-norms: query and key of linear attention are normed by one node (joined-norms.ts).
+ * - joined-products: matrices that multiply the same rows become one (joined-products.ts).
+ * - joined-snapshots: states kept for rollback are copied at once (joined-snapshots.ts).
  * - split-experts: experts of more than eight rows are computed in parts of up to eight (split-experts.ts).
  */
 import { graphEditNames, type GraphEditName } from "../config/engine-options.ts";
 import { errorMessage } from "../util/errors.ts";
-import type { Bf16Copies } from "./bf16-copies.ts";
-import { bindIsOnHost } from "./device-matrix.ts";
+import { bindIsOnHost, type DerivedMatrices } from "./device-matrix.ts";
+import type { EditMatrices } from "./edit-matrices.ts";
 import { convRows, straighten } from "./contiguous-conv.ts";
+import { halfRows } from "./f16-copies.ts";
 import { flattenProduct, leastStack } from "./flat-products.ts";
 import { bindGraph, GraphNodes, type Addition, type GraphFunctions } from "./graph-nodes.ts";
 import { bindGraphOps, tensorAt, unpadded, words, type GraphOps } from "./graph-surgery.ts";
+import { joinNorms } from "./joined-norms.ts";
+import { findJoins, joinProducts, mostVectorRows, type Join, type Product } from "./joined-products.ts";
+import { joinSnapshots } from "./joined-snapshots.ts";
 import type { Llama } from "./library.ts";
 import { expertRows, splitExperts } from "./split-experts.ts";
 import type { Pointer } from "./structs.ts";
 import { createUserSampler, dataWords, type UserSampler } from "./user-sampler.ts";
 
 /** Below nine rows quantized matrices are faster. */
-const leastCopyRows = 9;
+const leastCopyRows = mostVectorRows + 1;
 
 /** Those of `names` that steps of so many sequences, of up to so many rows each, can gain by. */
 export function usefulEdits(names: readonly GraphEditName[], nSeqs: number, rowsPerSeq: number): readonly GraphEditName[] {
@@ -29,7 +37,11 @@ export function usefulEdits(names: readonly GraphEditName[], nSeqs: number, rows
     // Prompts have rows enough.
     "bf16-copies": true,
     "contiguous-conv": nSeqs >= convRows.leastSeqs && rowsPerSeq > 1,
+    "f16-copies": nSeqs * rowsPerSeq >= halfRows.least,
     "flat-products": nSeqs >= leastStack,
+    "joined-norms": true,
+    "joined-products": true,
+    "joined-snapshots": rowsPerSeq > 1,
     "split-experts": nSeqs * rowsPerSeq >= expertRows.least,
   };
   return names.filter((name) => isUseful[name]);
@@ -53,7 +65,11 @@ export function automaticEdits(devices: readonly { readonly name: string; readon
 const leastRows: Record<GraphEditName, number> = {
   "bf16-copies": leastCopyRows,
   "contiguous-conv": 2 * convRows.leastSeqs,
+  "f16-copies": halfRows.least,
   "flat-products": leastStack,
+  "joined-norms": 1,
+  "joined-products": 1,
+  "joined-snapshots": 1,
   "split-experts": expertRows.least,
 };
 
@@ -77,8 +93,8 @@ export interface GraphEditsOptions {
   readonly names: readonly GraphEditName[];
   /** Sequences of the context. */
   readonly nSeqs: number;
-  /** Of the model's matrices, for bf16-copies. Their owner closes them after the context. */
-  readonly copies: Bf16Copies | undefined;
+  /** Made of the model's; their owner closes them after the context. */
+  readonly matrices: EditMatrices;
   /** A GPU holds weights of the model. */
   readonly hasGpu: boolean;
   /** The context makes drafts. */
@@ -116,7 +132,7 @@ export function createGraphEdits(llama: Llama, options: GraphEditsOptions): Grap
     get counts() {
       return editor?.counts ?? noCounts();
     },
-    problem: () => editor?.copyProblem ?? (failure === "" ? undefined : failure),
+    problem: () => editor?.matrixProblem ?? (failure === "" ? undefined : failure),
   };
 }
 
@@ -127,15 +143,17 @@ class GraphEditor {
   readonly #nSeqs: number;
   readonly #isDraft: boolean;
   readonly #isNear: (weights: Pointer) => boolean;
-  #copies: Bf16Copies | undefined;
+  #bf16: DerivedMatrices | undefined;
+  #f16: DerivedMatrices | undefined;
+  #joined: DerivedMatrices | undefined;
   /** Graphs with fewer are passed by: looking at all nodes takes a good part of what building them does. */
   readonly #leastRows: number;
   #isFirst = true;
   counts: EditCounts = noCounts();
-  /** Why there are no copies though they were wanted. */
-  copyProblem: string | undefined;
+  /** Why there are no matrices though they were wanted. */
+  matrixProblem: string | undefined;
 
-  constructor(llama: Llama, ops: GraphOps, { names, nSeqs, copies, hasGpu, isDraft }: GraphEditsOptions) {
+  constructor(llama: Llama, ops: GraphOps, { names, nSeqs, matrices, hasGpu, isDraft }: GraphEditsOptions) {
     const isOnHost = bindIsOnHost(llama);
     // Layers that stay on the CPU of a machine with a GPU gain nothing.
     const isNear = (weights: Pointer): boolean => !hasGpu || !isOnHost(weights);
@@ -143,8 +161,10 @@ class GraphEditor {
     this.#nSeqs = nSeqs;
     this.#isDraft = isDraft;
     this.#api = bindGraph(llama);
-    this.#looks = looksOf(ops, new Set(names), isNear);
-    this.#copies = names.includes("bf16-copies") ? copies : undefined;
+    this.#looks = looksOf(ops, new Set(names), isNear, matrices);
+    this.#bf16 = names.includes("bf16-copies") ? matrices.bf16 : undefined;
+    this.#f16 = names.includes("f16-copies") ? matrices.f16 : undefined;
+    this.#joined = names.includes("joined-products") ? matrices.joined : undefined;
     this.#isNear = isNear;
     this.#leastRows = Math.min(...names.map((name) => leastRows[name]));
   }
@@ -160,49 +180,71 @@ class GraphEditor {
     const nodes = new GraphNodes(this.#api, graph);
     const counts = noCounts();
     const additions: Addition[] = [];
-    const products: number[] = [];
+    const products: Product[] = [];
     let nFree = Math.max(0, nodes.nFree - keptFree(this.#nSeqs, nRows));
+    const add = (name: GraphEditName, added: readonly Addition[]): void => {
+      const nNew = added.reduce((sum, addition) => sum + addition.nNew, 0);
+      if (added.length === 0 || nNew > nFree) return;
+      additions.push(...added);
+      nFree -= nNew;
+      counts[name]++;
+    };
     for (let index = 0; index < nodes.n; index++) {
       const at = nodes.at(index);
       const op = nodes.op(at);
-      if (op === this.#ops.mulMatOp) products.push(at);
+      if (op === this.#ops.mulMatOp && nodes.address(at) !== Number(head)) products.push({ index, at });
       const look = this.#looks.get(op);
       if (look === undefined || (look.isForSteps && !this.#isDraft && nOutputs < nRows)) continue;
       const addition = look.at(context, nodes, index, nFree);
-      if (addition === undefined || addition.nNew > nFree) continue;
-      additions.push(addition);
-      nFree -= addition.nNew;
-      counts[look.name]++;
+      if (addition !== undefined) add(look.name, [addition]);
     }
-    nodes.insert(additions);
-    const headAt = nodes.find(Number(head));
-    counts["bf16-copies"] = this.#useCopies(nodes, products.filter((at) => at !== headAt && nodes.ne(at, 2) === 1 && nodes.ne(at, 3) === 1));
+    for (const join of this.#joined === undefined ? [] : findJoins(this.#ops, nodes, products, this.#isNear)) {
+      const weights = this.#joinedWeights(join, nRows);
+      if (weights !== undefined) add("joined-products", joinProducts(this.#ops, context, nodes, join, weights, nFree));
+    }
+    nodes.insert(additions.toSorted((a, b) => a.before - b.before));
+    // Of those that were joined nothing is left to compute, and what was a stack may be a product now.
+    const left = products.map(({ at }) => at).filter((at) => nodes.op(at) === this.#ops.mulMatOp && nodes.ne(at, 2) === 1 && nodes.ne(at, 3) === 1);
+    const near = left.filter((at) => this.#isNear(BigInt(nodes.source(at, 0))));
+    if (this.#isFirst) {
+      const each = near.map((at) => [nodes.source(at, 0)]);
+      this.#making(() => this.#bf16?.make(each), () => { this.#bf16 = undefined; });
+      this.#making(() => this.#f16?.make(each), () => { this.#f16 = undefined; });
+    }
+    counts["bf16-copies"] = useCopies(nodes, near, this.#bf16, leastCopyRows, Infinity);
+    counts["f16-copies"] = useCopies(nodes, near, this.#f16, halfRows.least, halfRows.most);
+    this.#isFirst = false;
     this.counts = counts;
   }
 
-  #useCopies(nodes: GraphNodes, products: readonly number[]): number {
-    // The first graph is made with the context: all copies are made then, and serving never waits for them.
-    if (this.#isFirst) this.#makeCopies(products.map((at) => nodes.source(at, 0)).filter((weights) => this.#isNear(BigInt(weights))));
-    this.#isFirst = false;
-    if (this.#copies === undefined) return 0;
-    let nCopied = 0;
-    for (const at of products) {
-      const copy = nodes.ne(at, 1) < leastCopyRows ? undefined : this.#copies.of(nodes.source(at, 0));
-      if (copy === undefined) continue;
-      nodes.setSource(at, 0, copy);
-      nCopied++;
-    }
-    return nCopied;
+  /** The first graph is made with the context: all matrices are made then, and serving never waits for them. */
+  #joinedWeights({ parts }: Join, nRows: number): Pointer | undefined {
+    if (this.#isFirst) this.#making(() => this.#joined?.make([parts]), () => { this.#joined = undefined; });
+    if (this.#isFirst) this.#making(() => this.#bf16?.make([parts]), () => { this.#bf16 = undefined; });
+    return (nRows < leastCopyRows ? this.#joined : this.#bf16)?.of(parts);
   }
 
-  #makeCopies(weights: readonly number[]): void {
+  #making(make: () => void, giveUp: () => void): void {
     try {
-      this.#copies?.make(weights);
+      make();
     } catch (error) {
-      this.#copies = undefined;
-      this.copyProblem = errorMessage(error);
+      giveUp();
+      this.matrixProblem = errorMessage(error);
     }
   }
+}
+
+/** Products of so many rows take copies where there are some; says how many do. */
+function useCopies(nodes: GraphNodes, products: readonly number[], copies: DerivedMatrices | undefined, least: number, most: number): number {
+  let nCopied = 0;
+  for (const at of copies === undefined ? [] : products) {
+    const nRows = nodes.ne(at, 1);
+    const copy = nRows < least || nRows > most ? undefined : copies?.of([nodes.source(at, 0)]);
+    if (copy === undefined) continue;
+    nodes.setSource(at, 0, copy);
+    nCopied++;
+  }
+  return nCopied;
 }
 
 interface Look {
@@ -214,12 +256,13 @@ interface Look {
 }
 
 /** By operator. */
-function looksOf(ops: GraphOps, names: ReadonlySet<GraphEditName>, isNear: (weights: Pointer) => boolean): ReadonlyMap<number, Look> {
-  const looks = new Map<number, Look>([
+function looksOf(ops: GraphOps, names: ReadonlySet<GraphEditName>, isNear: (weights: Pointer) => boolean, { constants }: EditMatrices): ReadonlyMap<number, Look> {
+  const looks: readonly (readonly [op: number, look: Look])[] = [
     [ops.concatOp, { name: "contiguous-conv", at: (context, nodes, index, nFree) => straighten(ops, context, nodes, index, nFree) }],
     [ops.mulMatOp, { name: "flat-products", at: (_context, nodes, index) => flattenProduct(ops, nodes, index) }],
+    [ops.normOp, { name: "joined-norms", at: (context, nodes, index) => joinNorms(ops, context, nodes, index, constants) }],
+    [ops.cpyOp, { name: "joined-snapshots", at: (context, nodes, index) => joinSnapshots(ops, context, nodes, index) }],
     [ops.mulMatIdOp, { name: "split-experts", isForSteps: true, at: (context, nodes, index, nFree) => splitExperts(ops, context, nodes, index, nFree, isNear) }],
-  ]);
-  for (const [op, { name }] of looks) if (!names.has(name)) looks.delete(op);
-  return looks;
+  ];
+  return new Map(looks.filter(([, { name }]) => names.has(name)));
 }

@@ -29,6 +29,14 @@ export interface Addition {
   readonly use: () => void;
 }
 
+/** A node that has another as one of its sources. */
+export interface Reading {
+  readonly index: number;
+  readonly at: number;
+  /** Which of its sources. */
+  readonly source: number;
+}
+
 export class GraphNodes {
   readonly n: number;
   /** How many more may be listed. */
@@ -39,7 +47,8 @@ export class GraphNodes {
   readonly #pointers: Uint32Array;
   readonly #halves: Uint32Array;
   readonly #first: number;
-  #uses: Uint8Array | undefined;
+  /** Of each place the number of its last reading, and of each reading the one before; 0: none. */
+  #readings: { readonly newest: Int32Array; readonly before: Int32Array } | undefined;
 
   /** @throws where memory is not laid out as is known */
   constructor(api: GraphFunctions, graph: Pointer) {
@@ -104,10 +113,31 @@ export class GraphNodes {
     return numberAt(this.#halves, at + 2 * (words.src0 + i));
   }
 
-  /** How many nodes have it as a source, up to 255. */
-  nUses(at: number): number {
-    this.#uses ??= this.#countUses();
-    return this.#uses[at >> 1] as number;
+  /** Address of what it is a view of, and from which byte of it; 0 for the address: it is none. */
+  viewSource(at: number): number {
+    return numberAt(this.#halves, at + 2 * words.viewSource);
+  }
+
+  viewOffset(at: number): number {
+    return numberAt(this.#halves, at + 2 * words.viewOffset);
+  }
+
+  /** Who reads it, by falling index. */
+  readings(at: number): Reading[] {
+    this.#readings ??= this.#findReadings();
+    const { newest, before } = this.#readings;
+    const found: Reading[] = [];
+    for (let i = newest[at >> 1] as number; i > 0; i = before[i] as number) {
+      const index = Math.floor((i - 1) / mostSources);
+      found.push({ index, at: this.at(index), source: (i - 1) % mostSources });
+    }
+    return found;
+  }
+
+  /** The node that alone reads it, and once. */
+  onlyReader(at: number): Reading | undefined {
+    const readings = this.readings(at);
+    return readings.length === 1 ? readings[0] : undefined;
   }
 
   setOp(at: number, op: number, parameter = 0): void {
@@ -119,12 +149,29 @@ export class GraphNodes {
     setPointer(this.#halves, at + 2 * (words.src0 + i), pointer);
   }
 
-  /** A stack of matrices that lie one behind the other becomes one matrix of all their rows. */
-  flatten(at: number): void {
-    const nRows = this.ne(at, 1) * this.ne(at, 2);
-    this.#halves[at + 2 * words.ne1] = nRows;
-    this.#halves[at + 2 * words.ne2] = 1;
-    for (const i of [2, 3]) setPointer(this.#halves, at + 2 * (words.nb0 + i), BigInt(this.nb(at, 1) * nRows));
+  /** The node computes nothing any more: it is what lies in `base` from a byte on, in steps of `nb` bytes. */
+  setView(at: number, viewOp: number, base: Pointer, offset: number, nb: readonly number[]): void {
+    this.setOp(at, viewOp);
+    for (let i = 1; i < mostSources; i++) this.setSource(at, i, 0n);
+    this.setSource(at, 0, base);
+    this.moveView(at, base, offset, nb);
+  }
+
+  /** A view of something becomes one of something else. */
+  moveView(at: number, base: Pointer, offset: number, nb: readonly number[]): void {
+    setPointer(this.#halves, at + 2 * words.viewSource, base);
+    setPointer(this.#halves, at + 2 * words.viewOffset, BigInt(offset));
+    nb.forEach((bytes, i) => setPointer(this.#halves, at + 2 * (words.nb0 + i), BigInt(bytes)));
+  }
+
+  /** Numbers in order in another shape. */
+  setShape(at: number, ne: readonly number[]): void {
+    let bytes = this.nb(at, 0);
+    ne.forEach((n, i) => {
+      setPointer(this.#halves, at + 2 * (words.ne0 + i), BigInt(n));
+      setPointer(this.#halves, at + 2 * (words.nb0 + i), BigInt(bytes));
+      bytes *= n;
+    });
   }
 
   /**
@@ -167,18 +214,22 @@ export class GraphNodes {
     return (address - this.#first) / 4;
   }
 
-  #countUses(): Uint8Array {
-    // Descriptions are aligned to eight bytes.
-    const uses = new Uint8Array(this.#halves.length >> 1);
+  #findReadings(): { readonly newest: Int32Array; readonly before: Int32Array } {
+    // Descriptions are aligned to eight bytes. A reading's number tells the node and its source.
+    const newest = new Int32Array(this.#halves.length >> 1);
+    const before = new Int32Array(mostSources * this.n + 1);
     for (let i = 0; i < this.n; i++) {
       const at = this.at(i);
       for (let k = 0; k < mostSources; k++) {
         const address = this.source(at, k);
         const source = address === 0 ? undefined : this.find(address);
-        if (source !== undefined) uses[source >> 1] = Math.min(255, (uses[source >> 1] as number) + 1);
+        if (source === undefined) continue;
+        const reading = mostSources * i + k + 1;
+        before[reading] = newest[source >> 1] as number;
+        newest[source >> 1] = reading;
       }
     }
-    return uses;
+    return { newest, before };
   }
 }
 

@@ -10,13 +10,14 @@ import type { Llama } from "./library.ts";
 import type { Pointer } from "./structs.ts";
 
 /** 64-bit words of a ggml_tensor. The operator is the lower half of word 10. */
-export const words = { type: 0, buffer: 1, ne0: 2, ne1: 3, ne2: 4, nb0: 6, nb1: 7, op: 10, src0: 19, src1: 20, viewSource: 29, viewOffset: 30 } as const;
+export const words = { type: 0, buffer: 1, ne0: 2, ne1: 3, ne2: 4, ne3: 5, nb0: 6, nb1: 7, nb3: 9, op: 10, src0: 19, src1: 20, viewSource: 29, viewOffset: 30 } as const;
 export const tensorBytes = 336;
 /** Sources of a node (GGML_MAX_SRC). */
 export const mostSources = 10;
 const lowerHalf = 0xffff_ffffn;
-/** GGML_TYPE_I32. */
+/** GGML_TYPE_I32, GGML_TYPE_I64. */
 const i32 = 26;
+const i64 = 27;
 
 const functions = [
   "ggml_init",
@@ -25,16 +26,30 @@ const functions = [
   "ggml_new_tensor_3d",
   "ggml_set_output",
   "ggml_reshape_1d",
+  "ggml_reshape_2d",
+  "ggml_reshape_3d",
   "ggml_view_1d",
   "ggml_view_2d",
   "ggml_view_3d",
+  "ggml_view_4d",
+  "ggml_permute",
+  "ggml_transpose",
   "ggml_cont",
+  "ggml_cpy",
   "ggml_pad",
   "ggml_argmax",
   "ggml_mul_mat",
   "ggml_mul_mat_id",
   "ggml_swiglu_split",
   "ggml_concat",
+  "ggml_add",
+  "ggml_mul",
+  "ggml_scale",
+  "ggml_silu",
+  "ggml_rms_norm",
+  "ggml_get_rows",
+  "ggml_set_rows",
+  "ggml_cast",
 ] as const;
 
 export interface GraphOps {
@@ -45,6 +60,19 @@ export interface GraphOps {
   readonly padOp: number;
   readonly concatOp: number;
   readonly reshapeOp: number;
+  readonly viewOp: number;
+  readonly permuteOp: number;
+  readonly transposeOp: number;
+  readonly contOp: number;
+  readonly cpyOp: number;
+  readonly addOp: number;
+  readonly mulOp: number;
+  readonly scaleOp: number;
+  readonly normOp: number;
+  readonly setRowsOp: number;
+  readonly unaryOp: number;
+  /** First parameter of SiLU. */
+  readonly silu: number;
   readonly gluOp: number;
   /** First parameter of a gated unit that is SwiGLU. */
   readonly swiglu: number;
@@ -88,14 +116,27 @@ export function bindGraphOps(llama: Llama): GraphOps | undefined {
       joined[words.nb0] === 4n && parameterOf(joined) === 1 && //
       routed[words.ne1] === 2n && routed[words.ne2] === 3n && routed[words.src1 + 1] === chosen;
     if (!isKnown) return undefined;
-    const reshaped = tensorAt(ggml.ggml_reshape_1d(context, weights, 35));
+    const numberOf = (tensor: Pointer): number => opOf(tensorAt(tensor));
+    const silu = tensorAt(ggml.ggml_silu(context, rows));
     return {
       ggml,
       mulMatOp: opOf(fields),
       mulMatIdOp: opOf(routed),
-      padOp: opOf(tensorAt(padded)),
+      padOp: numberOf(padded),
       concatOp: opOf(joined),
-      reshapeOp: opOf(reshaped),
+      reshapeOp: numberOf(ggml.ggml_reshape_1d(context, weights, 35)),
+      viewOp: opOf(view),
+      permuteOp: numberOf(ggml.ggml_permute(context, rows, 1, 0, 2, 3)),
+      transposeOp: numberOf(ggml.ggml_transpose(context, rows)),
+      contOp: numberOf(ggml.ggml_cont(context, rows)),
+      cpyOp: numberOf(ggml.ggml_cpy(context, rows, rows)),
+      addOp: numberOf(ggml.ggml_add(context, rows, rows)),
+      mulOp: numberOf(ggml.ggml_mul(context, rows, rows)),
+      scaleOp: numberOf(ggml.ggml_scale(context, rows, 2)),
+      normOp: numberOf(ggml.ggml_rms_norm(context, rows, 1)),
+      setRowsOp: numberOf(ggml.ggml_set_rows(context, weights, rows, ggml.ggml_new_tensor_2d(context, i64, 3, 1))),
+      unaryOp: opOf(silu),
+      silu: parameterOf(silu),
       gluOp: opOf(gated),
       swiglu: parameterOf(gated),
     };

@@ -117,6 +117,7 @@ function backendOptions(options: EngineOptions, hooks: Pick<OpenEngineHooks, "pr
     nHostSlots: options.hostSlots ?? (slotSampling(options.sampling, hasGpu, "device-top-k") === "host" ? 0 : 1),
     graphReuse: options.graphReuse,
     batchedArgmax: options.batchedArgmax,
+    argmaxParts: options.argmaxParts,
     graphEdits: options.graphEdits === "auto" ? automaticEdits(gpus) : options.graphEdits,
     nPinnedCells: options.kvPin ?? (hasGpu ? Math.min(8192, Math.floor(options.ctxSize / 2)) : 0),
     llamaDir: options.llamaDir,

@@ -27,14 +27,15 @@ export interface SamplerChains {
 /**
  * One chain for each sequence that is not "host".
  * @param isBatched false takes libllama's own greedy sampler, for measuring what one argmax for all rows is worth
+ * @param argmaxParts of the vocabulary that each argmax is made of; 0: as many as is best
  * @param limit "device-greedy" chooses among some tokens only; all sequences must be that then
  * @param edits see each graph before the samplers do
  */
-export function createChains(llama: Llama, samplings: readonly SlotSampling[], { isBatched = true, limit, edits }: { readonly isBatched?: boolean; readonly limit?: GatheredRows | undefined; readonly edits?: GraphEdits | undefined } = {}): SamplerChains {
+export function createChains(llama: Llama, samplings: readonly SlotSampling[], { isBatched = true, argmaxParts, limit, edits }: { readonly isBatched?: boolean; readonly argmaxParts?: number; readonly limit?: GatheredRows | undefined; readonly edits?: GraphEdits | undefined } = {}): SamplerChains {
   const { api } = llama;
   const chains: Pointer[] = [];
   const isGreedy = samplings.every((sampling) => sampling === "device-greedy");
-  const argmax = isBatched && samplings.includes("device-greedy") ? createBatchedArgmax(llama, isGreedy ? limit : undefined) : undefined;
+  const argmax = isBatched && samplings.includes("device-greedy") ? createBatchedArgmax(llama, argmaxParts, isGreedy ? limit : undefined) : undefined;
   const words: bigint[] = [];
   samplings.forEach((sampling, seq) => {
     if (sampling === "host") return;

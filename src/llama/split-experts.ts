@@ -71,7 +71,7 @@ function innerOf(ops: GraphOps, nodes: GraphNodes, down: number): { readonly glu
   const up = nodes.find(nodes.source(glu, 1));
   if (gate === undefined || up === undefined || nodes.op(gate) !== ops.mulMatIdOp || nodes.op(up) !== ops.mulMatIdOp) return undefined;
   const isOne = [1, 2].every((i) => nodes.source(gate, i) === nodes.source(up, i)) && nodes.source(gate, 2) === nodes.source(down, 2);
-  return isOne && [gate, up, glu].every((at) => nodes.nUses(at) === 1) ? { glu, gate, up } : undefined;
+  return isOne && [gate, up, glu].every((at) => nodes.onlyReader(at) !== undefined) ? { glu, gate, up } : undefined;
 }
 
 const isQuantized = (weights: Pointer): boolean => (ggmlType(typeOf(tensorAt(weights)))?.blockSize ?? 1) > 1;

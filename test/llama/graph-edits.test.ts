@@ -5,14 +5,14 @@ import * as path from "node:path";
 import * as fc from "fast-check";
 import koffi from "koffi";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import type { GraphEditName } from "../../src/config/engine-options.ts";
+import { graphEditNames, type GraphEditName } from "../../src/config/engine-options.ts";
 import { namedShapes } from "../../src/gguf/synth/shapes.ts";
 import { synthesize } from "../../src/gguf/synth/synthesize.ts";
 import { knownType } from "../../src/gguf/types.ts";
 import { createBackend, type BackendOptions, type LlamaBackend } from "../../src/llama/backend.ts";
-import { Bf16Copies } from "../../src/llama/bf16-copies.ts";
 import type { LlamaContext } from "../../src/llama/context.ts";
 import { createContext } from "../../src/llama/create-context.ts";
+import { EditMatrices } from "../../src/llama/edit-matrices.ts";
 import { automaticEdits, usefulEdits } from "../../src/llama/graph-edits.ts";
 import { tensorAt, words } from "../../src/llama/graph-surgery.ts";
 import { readModelFacts } from "../../src/llama/head-check.ts";
@@ -33,7 +33,7 @@ beforeAll(async () => {
 });
 
 const options: BackendOptions = { modelPath, useHead: true, nSlots: 6, ctxSize: 1536, threads: 1, nMax: 2, plainTarget: true, targetSampling: "device-greedy", draftSampling: "device-greedy", device: "cpu" };
-const noneChanged = { "bf16-copies": 0, "contiguous-conv": 0, "flat-products": 0, "split-experts": 0 };
+const noneChanged = { "bf16-copies": 0, "contiguous-conv": 0, "f16-copies": 0, "flat-products": 0, "joined-norms": 0, "joined-products": 0, "joined-snapshots": 0, "split-experts": 0 };
 const edited = (graphEdits: readonly GraphEditName[], more: Partial<BackendOptions> = {}): LlamaBackend => createBackend({ ...options, graphEdits, ...more });
 
 interface Decoded {
@@ -152,11 +152,46 @@ describe("edits of libllama's graphs", () => {
     expect(difference(decoded.slice(0, steps.length), plain)).toBeLessThan(1e-3);
   });
 
+  test("routers take F16 copies in steps of 4 to 16 rows, and say the same but for rounding", () => {
+    using backend = edited(["f16-copies"]);
+    const counts: number[] = [];
+    const decoded = decodeSteps(backend, steps, () => counts.push(backend.target.graphEdits?.counts["f16-copies"] ?? -1));
+    expect(counts).toEqual(steps.map(([nSeqs, nRows]) => (nSeqs * nRows >= 4 && nSeqs * nRows <= 16 ? shape.nLayers : 0)));
+    const error = difference(decoded, plain);
+    expect(error).toBeGreaterThan(0);
+    expect(error).toBeLessThan(0.01);
+    const { rows } = backend.target;
+    rows.n = 3;
+    for (let row = 0; row < 3; row++) [rows.tokens[row], rows.positions[row], rows.seqs[row], rows.outputs[row]] = [300 + row, 15 + row, 0, 1];
+    backend.target.decode();
+    expect(backend.target.graphEdits?.counts["f16-copies"]).toBe(0);
+  });
+
+  const joinedSteps = [[1, 1], [1, 3], [2, 2], [3, 2], [6, 1], [2, 3], [6, 3], [1, 1], [2, 3], [1, 2]] as const;
+  test.each(["joined-norms", "joined-products", "joined-snapshots"] as const)("%s: the same numbers, whatever the shape", (name) => {
+    using unedited = edited([]);
+    using backend = edited([name]);
+    const counts: number[] = [];
+    const decoded = decodeSteps(backend, joinedSteps, () => counts.push(backend.target.graphEdits?.counts[name] ?? -1));
+    expect(decoded).toEqual(decodeSteps(unedited, joinedSteps));
+    const nAll = name === "joined-products" ? shape.nLayers : nRecurrent;
+    expect(counts).toEqual(joinedSteps.map(([nSeqs, nRows]) => (name === "joined-products" && nSeqs * nRows > 8 ? 0 : nAll)));
+    expect(backend.editProblem).toBeUndefined();
+  });
+
+  test("joined all, with copies", () => {
+    using copies = edited(["bf16-copies"]);
+    using both = edited(["bf16-copies", "joined-products", "joined-norms", "joined-snapshots", "contiguous-conv"]);
+    const counts: unknown[] = [];
+    expect(difference(decodeSteps(both, joinedSteps, () => counts.push(both.target.graphEdits?.counts)), decodeSteps(copies, joinedSteps))).toBeLessThan(1e-3);
+    expect(counts[6]).toEqual({ ...noneChanged, "bf16-copies": nFlat - 4 * nRecurrent - 3 * (shape.nLayers - nRecurrent), "contiguous-conv": nRecurrent, "joined-norms": nRecurrent, "joined-products": shape.nLayers, "joined-snapshots": nRecurrent });
+  });
+
   test("all at once: experts in parts, one product more that takes its copy", () => {
     using backend = edited(["bf16-copies", "contiguous-conv", "flat-products", "split-experts"]);
     const counts: unknown[] = [];
     const decoded = decodeSteps(backend, steps, () => counts.push(backend.target.graphEdits?.counts));
-    expect(counts[2]).toEqual({ "bf16-copies": nFlat + nRecurrent, "contiguous-conv": nRecurrent, "flat-products": nRecurrent, "split-experts": shape.nLayers });
+    expect(counts[2]).toEqual({ ...noneChanged, "bf16-copies": nFlat + nRecurrent, "contiguous-conv": nRecurrent, "flat-products": nRecurrent, "split-experts": shape.nLayers });
     expect(difference(decoded, plain)).toBeLessThan(0.05);
     expect(backend.editProblem).toBeUndefined();
   });
@@ -210,9 +245,9 @@ describe("edits of libllama's graphs", () => {
     expect(plainTarget?.graphEdits?.counts["bf16-copies"]).toBe(nFlat);
   });
 
-  /** A context of sixteen rows a step; `copies` are closed after it. */
-  const contextWith = (model: Model, copies: Bf16Copies, graphEdits: readonly GraphEditName[], samplings: "device-greedy" | "host" = "device-greedy"): LlamaContext =>
-    createContext(model, { nCells: 512, samplings: Array.from({ length: 16 }, () => samplings), nBatch: 64, nUbatch: 64, nThreads: 1, nThreadsBatch: 1, isKvUnified: true, nRollback: 1, nOutputsPerSeq: 2, isDraft: false, hiddenRows: "none", graphEdits }, copies);
+  /** A context of sixteen rows a step; `matrices` are closed after it. */
+  const contextWith = (model: Model, matrices: EditMatrices, graphEdits: readonly GraphEditName[], samplings: "device-greedy" | "host" = "device-greedy"): LlamaContext =>
+    createContext(model, { nCells: 512, samplings: Array.from({ length: 16 }, () => samplings), nBatch: 64, nUbatch: 64, nThreads: 1, nThreadsBatch: 1, isKvUnified: true, nRollback: 1, nOutputsPerSeq: 2, isDraft: false, hiddenRows: "none", graphEdits }, matrices);
   const tokensOf = (context: LlamaContext): number[] => {
     const { rows } = context;
     rows.n = 32;
@@ -227,25 +262,25 @@ describe("edits of libllama's graphs", () => {
     await synthesize({ shape, type: "IQ4_XS", headType: "Q6_K", output: other, seed: 7, rules: [{ pattern: /blk\.3\./, type: knownType("Q4_0") }] });
     const llama = loadLlama({ device: "cpu" });
     using model = loadModel(llama, modelPath, { facts: readModelFacts(modelPath), loadMtp: true, device: "cpu" });
-    using none = new Bf16Copies(llama, modelPath);
+    using none = new EditMatrices(llama, modelPath);
     using unedited = contextWith(model, none, []);
-    using copies = new Bf16Copies(llama, other);
-    using context = contextWith(model, copies, ["bf16-copies", "contiguous-conv"]);
+    using matrices = new EditMatrices(llama, other);
+    using context = contextWith(model, matrices, ["bf16-copies", "contiguous-conv"]);
     expect(context.graphEdits?.problem()).toMatch(/other\.gguf holds no tensor blk\.3\.\S+ as it was loaded/);
     expect(tokensOf(context)).toEqual(tokensOf(unedited));
     expect(context.graphEdits?.counts).toEqual({ ...noneChanged, "contiguous-conv": nRecurrent });
     // A second context finds nothing of the first one's attempt.
-    using again = contextWith(model, copies, ["bf16-copies"]);
+    using again = contextWith(model, matrices, ["bf16-copies"]);
     expect(again.graphEdits?.problem()).toMatch(/holds no tensor/);
   });
 
   test("two contexts of a model take the same copies", () => {
     const llama = loadLlama({ device: "cpu" });
     using model = loadModel(llama, modelPath, { facts: readModelFacts(modelPath), loadMtp: true, device: "cpu" });
-    using copies = new Bf16Copies(llama, modelPath);
-    using first = contextWith(model, copies, ["bf16-copies"]);
+    using matrices = new EditMatrices(llama, modelPath);
+    using first = contextWith(model, matrices, ["bf16-copies"]);
     const tokens = tokensOf(first);
-    using second = contextWith(model, copies, ["bf16-copies"]);
+    using second = contextWith(model, matrices, ["bf16-copies"]);
     expect(tokensOf(second)).toEqual(tokens);
     expect([first.graphEdits?.problem(), second.graphEdits?.problem()]).toEqual([undefined, undefined]);
   });
@@ -253,20 +288,23 @@ describe("edits of libllama's graphs", () => {
   test("a context whose slots are all sampled on the host says that it is not edited", () => {
     const llama = loadLlama({ device: "cpu" });
     using model = loadModel(llama, modelPath, { facts: readModelFacts(modelPath), loadMtp: true, device: "cpu" });
-    using copies = new Bf16Copies(llama, modelPath);
-    using context = contextWith(model, copies, ["contiguous-conv"], "host");
+    using matrices = new EditMatrices(llama, modelPath);
+    using context = contextWith(model, matrices, ["contiguous-conv"], "host");
     expect(context.graphEdits?.problem()).toBe("no graph was shown: no slot is sampled on the device");
   });
 });
 
 test("edits are asked for where a step can have the rows that gain by them", () => {
-  const all = ["bf16-copies", "contiguous-conv", "flat-products", "split-experts"] as const;
-  expect(usefulEdits(all, 3, 2)).toEqual(["bf16-copies"]);
-  expect(usefulEdits(all, 8, 1)).toEqual(["bf16-copies", "flat-products"]);
-  expect(usefulEdits(all, 9, 1)).toEqual(["bf16-copies", "flat-products", "split-experts"]);
-  expect(usefulEdits(all, 4, 2)).toEqual(["bf16-copies", "contiguous-conv", "flat-products"]);
-  expect(usefulEdits(all, 3, 3)).toEqual(["bf16-copies", "split-experts"]);
-  expect(usefulEdits(all, 8, 3)).toEqual(all);
+  const always = ["bf16-copies", "joined-norms", "joined-products"];
+  const useful = (nSeqs: number, rowsPerSeq: number): GraphEditName[] => usefulEdits(graphEditNames, nSeqs, rowsPerSeq).filter((name) => !always.includes(name));
+  expect(usefulEdits(graphEditNames, 1, 1)).toEqual(always);
+  expect(useful(1, 3)).toEqual(["joined-snapshots"]);
+  expect(useful(3, 2)).toEqual(["f16-copies", "joined-snapshots"]);
+  expect(useful(8, 1)).toEqual(["f16-copies", "flat-products"]);
+  expect(useful(9, 1)).toEqual(["f16-copies", "flat-products", "split-experts"]);
+  expect(useful(4, 2)).toEqual(["contiguous-conv", "f16-copies", "flat-products", "joined-snapshots"]);
+  expect(useful(3, 3)).toEqual(["f16-copies", "joined-snapshots", "split-experts"]);
+  expect(usefulEdits(graphEditNames, 8, 3)).toEqual(graphEditNames);
   expect(usefulEdits(["contiguous-conv"], 8, 3)).toEqual(["contiguous-conv"]);
 });
 
