@@ -7,7 +7,7 @@
  */
 import koffi from "koffi";
 import { bindGgml, type Ggml } from "./ggml-ops.ts";
-import { mostSources, tensorBytes, words } from "./graph-surgery.ts";
+import { mostSources, tensorBytes, words, type GraphOps } from "./graph-surgery.ts";
 import type { Llama } from "./library.ts";
 import type { Pointer } from "./structs.ts";
 
@@ -231,6 +231,16 @@ export class GraphNodes {
     }
     return { newest, before };
   }
+}
+
+/** Whether nodes of an operator compute nothing: they are what lies in another one. */
+export const isViewOp = (ops: GraphOps, op: number): boolean => op === ops.viewOp || op === ops.reshapeOp || op === ops.permuteOp || op === ops.transposeOp;
+
+/** A node and all views of it. */
+export function viewsOf(ops: GraphOps, nodes: GraphNodes, at: number): number[] {
+  const views = [at];
+  for (const view of views) for (const reading of nodes.readings(view)) if (isViewOp(ops, nodes.op(reading.at))) views.push(reading.at);
+  return views;
 }
 
 const unknownLayout = (): Error => new Error("this library lays out its graphs otherwise than is known");

@@ -35,6 +35,7 @@ const functions = [
   "ggml_permute",
   "ggml_transpose",
   "ggml_cont",
+  "ggml_repeat_4d",
   "ggml_cpy",
   "ggml_pad",
   "ggml_argmax",

@@ -11,7 +11,7 @@
  * product becomes a copy into order. A gate that goes through SiLU becomes a gated unit of whole rows, which can.
  */
 import { ggmlType } from "../gguf/types.ts";
-import type { Addition, GraphNodes, Reading } from "./graph-nodes.ts";
+import { isViewOp, viewsOf, type Addition, type GraphNodes, type Reading } from "./graph-nodes.ts";
 import { isLeaf, tensorAt, typeOf, words, type GraphOps } from "./graph-surgery.ts";
 import type { Pointer } from "./structs.ts";
 
@@ -112,20 +112,11 @@ interface Columns {
   readonly wideBytes: number;
 }
 
-/** A product and all views of it. */
-function viewsOf(ops: GraphOps, nodes: GraphNodes, at: number): number[] {
-  const isView = (op: number): boolean => op === ops.viewOp || op === ops.reshapeOp || op === ops.permuteOp || op === ops.transposeOp;
-  const views = [at];
-  for (const view of views) for (const reading of nodes.readings(view)) if (isView(nodes.op(reading.at))) views.push(reading.at);
-  return views;
-}
-
 /** Whether all that computes with it takes rows that lie apart. */
 function isReadApart(ops: GraphOps, nodes: GraphNodes, view: number): boolean {
-  const views = new Set([ops.viewOp, ops.reshapeOp, ops.permuteOp, ops.transposeOp, ops.contOp, ops.normOp]);
   return nodes.readings(view).every((reading) => {
     const op = nodes.op(reading.at);
-    if (views.has(op)) return true;
+    if (isViewOp(ops, op) || op === ops.contOp || op === ops.normOp) return true;
     if (op === ops.concatOp) return reading.source === 1 && isAlreadyApart(nodes, view);
     return reading.source === 0 && (op === ops.addOp || op === ops.setRowsOp);
   });

@@ -1,23 +1,31 @@
 /**
- * Experts of more than eight rows in parts of up to eight. Up to eight rows ggml-cuda multiplies experts by a kernel for
- * vectors, gate and up in one (MMVQ_MAX_BATCH_SIZE of mmvq.cuh); beyond that by one for matrices, one launch each for gate,
- * up and down, whose tiles are nearly empty where 24 rows are spread over 256 experts. Measured on an H200, 256 experts of 512
- * in IQ4_XS, 8 a row: 66 us a layer for eight rows; 168 or, in parts, 133 for sixteen; 290 or 202 for 24; 621 or 561
- * for 64; 863 or 860 for 96.
+ * Experts of more than eight rows, a few rows at a time. Up to eight rows ggml-cuda multiplies experts by a kernel for vectors,
+ * gate and up in one (MMVQ_MAX_BATCH_SIZE of mmvq.cuh); beyond that by one for matrices, one launch each for gate, up and
+ * down, whose tiles are nearly empty where 24 rows are spread over 256 experts.
+ *
+ * So n rows of u experts each are told as t rows of n u / t: what each row chose lies there one behind the other, and the
+ * results lie where they were wanted. Each row is repeated u times for it. Measured on an H200, 256 experts of 512 in IQ4_XS, 8 a
+ * row, us a layer, by the kernel for matrices and so: 168 and 121 for 16 rows; 289 and 176 for 24; 362 and 230 for 32; 487 and
+ * 338 for 48. Four rows are best, or three; five to eight take 1 to 2% more, two 20%, one 80%.
  */
 import { ggmlType } from "../gguf/types.ts";
-import type { Addition, GraphNodes } from "./graph-nodes.ts";
-import { tensorAt, typeOf, type GraphOps } from "./graph-surgery.ts";
+import { viewsOf, type Addition, type GraphNodes } from "./graph-nodes.ts";
+import { tensorAt, typeOf, words, type GraphOps } from "./graph-surgery.ts";
 import type { Pointer } from "./structs.ts";
 
-/** Beyond that the kernel for matrices is faster. */
-export const expertRows = { least: 9, most: 64 } as const;
+/** Nine rows take twice as long as eight, and from 136 on (not measured between 48 and 145) the kernel for matrices is faster. */
+export const expertRows = { least: 9, most: 128 } as const;
 
-/** Of a part, the most that the kernel for vectors takes. On GPUs before Ada it ends earlier for some types (get_mmvq_mmid_max_batch of mmvq.cu). */
-const partRows = 8;
+/** Rows that are told, the best first; the kernel for vectors takes up to eight. On GPUs before Ada it ends earlier for some types (get_mmvq_mmid_max_batch of mmvq.cu). */
+const toldRows = [4, 3, 6, 5, 8, 7] as const;
 
-/** Nodes of a part: two views, three products, the gated unit, and what joins it to the part before. */
-const nodesOfPart = 7;
+/** Nodes of a part, and what all parts have together: the choice in order, which takes three, and what joins two parts. */
+const nodesOfPart = 9;
+const sharedNodes = 4;
+
+/** GGML_TYPE_F32, GGML_TYPE_I32. */
+const [f32, i32] = [0n, 26n];
+const numberBytes = 4;
 
 /**
  * For the last product of a layer's experts at `index`, where they are a SwiGLU of products of the same rows.
@@ -36,32 +44,59 @@ export function splitExperts(ops: GraphOps, context: Pointer, nodes: GraphNodes,
   const [rows, chosen] = [nodes.find(rowsAt), nodes.find(chosenAt)];
   const weights = [gate, up, down].map((at) => BigInt(nodes.source(at, 0)));
   if (rows === undefined || chosen === undefined || !weights.every((w) => isQuantized(w) && isNear(w))) return undefined;
-  const nParts = Math.ceil(nRows / partRows);
-  if (nParts * nodesOfPart > nFree) return undefined;
+  // One row for all experts that it chose, and results in order.
+  const [width, nUsed, outputWidth] = [nodes.ne(rows, 0), nodes.ne(chosen, 0), nodes.ne(down, 0)];
+  if (nodes.ne(rows, 1) !== 1 || nodes.ne(down, 1) !== nUsed) return undefined;
+  const parts = toldParts(nRows);
+  const nNew = parts.length * nodesOfPart + sharedNodes;
+  if (nNew > nFree) return undefined;
   const [gateWeights, upWeights, downWeights] = weights as [Pointer, Pointer, Pointer];
-  const parts = evenParts(nRows, nParts).map(([from, n]) => {
-    const row = nodes.nb(rows, 2);
-    const input = ggml.ggml_view_3d(context, BigInt(rowsAt), nodes.ne(rows, 0), nodes.ne(rows, 1), n, nodes.nb(rows, 1), row, from * row);
-    const choice = nodes.nb(chosen, 1);
-    const ids = ggml.ggml_view_2d(context, BigInt(chosenAt), nodes.ne(chosen, 0), n, choice, from * choice);
+  const choice = inOrder(ops, context, BigInt(chosenAt), nUsed, nRows, nodes.nb(chosen, 1));
+  const products = parts.map(({ from, n, told }) => {
+    const nTold = (n / told) * nUsed;
+    const rowBytes = nodes.nb(rows, 2);
+    const given = ggml.ggml_view_3d(context, BigInt(rowsAt), width, 1, n, rowBytes, rowBytes, from * rowBytes);
+    // What is told as it is needs no repetition: one row serves all its experts.
+    const input = n === told ? given : ggml.ggml_reshape_3d(context, ggml.ggml_repeat_4d(context, given, width, nUsed, n, 1), width, nTold, told);
+    const ids = ggml.ggml_view_2d(context, choice, nTold, told, nTold * numberBytes, from * nUsed * numberBytes);
+    tensorAt(ids)[words.type] = withType(ids, i32);
     const gated = ggml.ggml_swiglu_split(context, ggml.ggml_mul_mat_id(context, gateWeights, input, ids), ggml.ggml_mul_mat_id(context, upWeights, input, ids));
-    return ggml.ggml_mul_mat_id(context, downWeights, gated, ids);
+    return ggml.ggml_reshape_3d(context, ggml.ggml_mul_mat_id(context, downWeights, gated, ids), outputWidth, nUsed, n);
   });
-  const join = (a: Pointer, b: Pointer): Pointer => ggml.ggml_concat(context, a, b, 2);
-  const halves = joinedInPairs(parts, join);
+  const [first, second] = products as [Pointer, Pointer?];
+  const views = viewsOf(ops, nodes, down);
   return {
     before: index,
-    roots: halves,
-    nNew: nParts * nodesOfPart,
+    roots: products,
+    nNew,
     use: () => {
       for (const at of [gate, up, glu]) nodes.setOp(at, 0);
+      if (second === undefined) {
+        // A view's own source is what has memory: the product before its last shape.
+        const base = tensorAt(first)[words.viewSource] as bigint;
+        const steps = [0, 1, 2, 3].map((i) => nodes.nb(down, i));
+        nodes.setView(down, ops.viewOp, base, 0, steps);
+        for (const view of views.slice(1)) nodes.moveView(view, base, nodes.viewOffset(view), [0, 1, 2, 3].map((i) => nodes.nb(view, i)));
+        nodes.setSource(down, 1, BigInt(nodes.address(glu)));
+        return;
+      }
       // What reads the product reads the joined parts: they take its place and memory.
       nodes.setOp(down, ops.concatOp, 2);
       // ggml frees the memory of what is last read: the idle unit's, that of its products.
-      [...halves, BigInt(nodes.address(glu))].forEach((source, i) => nodes.setSource(down, i, source));
+      [first, second, BigInt(nodes.address(glu))].forEach((source, i) => nodes.setSource(down, i, source));
     },
   };
 }
+
+/** Chosen experts [nUsed, nRows] one behind the other, as floats: a copy moves their bits, and backends copy no integers that lie apart. */
+function inOrder({ ggml }: GraphOps, context: Pointer, chosen: Pointer, nUsed: number, nRows: number, rowBytes: number): Pointer {
+  const view = ggml.ggml_view_2d(context, chosen, nUsed, nRows, rowBytes, 0);
+  tensorAt(view)[words.type] = withType(view, f32);
+  return ggml.ggml_cont(context, view);
+}
+
+/** The first word of a tensor, whose lower half is its type. */
+const withType = (tensor: Pointer, type: bigint): bigint => (((tensorAt(tensor)[words.type] as bigint) >> 32n) << 32n) | type;
 
 /** The gated unit before the last product and its two products, used by nothing else. */
 function innerOf(ops: GraphOps, nodes: GraphNodes, down: number): { readonly glu: number; readonly gate: number; readonly up: number } | undefined {
@@ -76,17 +111,17 @@ function innerOf(ops: GraphOps, nodes: GraphNodes, down: number): { readonly glu
 
 const isQuantized = (weights: Pointer): boolean => (ggmlType(typeOf(tensorAt(weights)))?.blockSize ?? 1) > 1;
 
-/** All parts joined to two, in pairs of neighbours, so that few are copied often. */
-export function joinedInPairs<T>(parts: readonly T[], join: (a: T, b: T) => T): readonly [T, T] {
-  let left = parts;
-  while (left.length > 2) left = Array.from({ length: Math.ceil(left.length / 2) }, (_, i) => (2 * i + 1 < left.length ? join(left[2 * i] as T, left[2 * i + 1] as T) : (left[2 * i] as T)));
-  return left as readonly [T, T];
+export interface ToldPart {
+  readonly from: number;
+  readonly n: number;
+  /** Rows that it is told as; `n` is a multiple. */
+  readonly told: number;
 }
 
-/** First row and number of rows of each part, which differ by one at most. */
-export function evenParts(n: number, nParts: number): readonly (readonly [from: number, n: number])[] {
-  return Array.from({ length: nParts }, (_, i) => {
-    const from = Math.floor((i * n) / nParts);
-    return [from, Math.floor(((i + 1) * n) / nParts) - from];
-  });
+/** All rows in one part where their number allows it; else as many as are a multiple of four, and the others. */
+export function toldParts(n: number): readonly ToldPart[] {
+  const told = toldRows.find((rows) => n % rows === 0);
+  if (told !== undefined) return [{ from: 0, n, told }];
+  const rest = n % 4;
+  return [{ from: 0, n: n - rest, told: 4 }, { from: n - rest, n: rest, told: rest }];
 }
