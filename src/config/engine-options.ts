@@ -29,9 +29,10 @@ const graphEdits = z
   .default("auto")
   .transform((text, context) => {
     if (text === "auto") return text;
+    if (text === "all") return graphEditNames;
     const names = text === "none" ? [] : text.split(",");
     const known = graphEditNames.filter((name) => names.includes(name));
-    if (known.length !== names.length) context.addIssue(`auto, none, or some of ${graphEditNames.join(",")}`);
+    if (known.length !== names.length) context.addIssue(`auto, all, none, or some of ${graphEditNames.join(",")}`);
     return known;
   });
 
@@ -84,7 +85,7 @@ const runFields = {
   specDraftSampling: z.enum(["auto", "device-greedy", "device", "host"]).default("auto").meta({ description: "where draft tokens are sampled" }),
   batchedArgmax: z.boolean().default(true).meta({ description: "device-greedy: one argmax for all rows of a forward; off: libllama's, one a row" }),
   argmaxParts: z.number().int().min(0).max(4096).default(0).meta({ description: "parts of a large vocabulary that the argmax is made of, then one among these; 1: one stage; 0: 64 with CUDA, 1 elsewhere" }),
-  graphEdits: graphEdits.meta({ description: "changes of libllama's graphs that CUDA computes faster where a step has many rows: contiguous-conv (several rows a sequence; the same bits), flat-products (four sequences or more), split-experts (steps of 9 to 64 rows), bf16-copies of matrices outside of experts (from nine rows; memory: 2 bytes for each of their weights); the last three round otherwise; auto: contiguous-conv with CUDA, and split-experts on Hopper GPUs, where it was measured. They need slots that are sampled on the device", placeholder: "auto|none|LIST" }),
+  graphEdits: graphEdits.meta({ description: "changes of libllama's graphs that CUDA computes faster: contiguous-conv, joined-norms, joined-snapshots (the same bits), joined-products (the same bits up to eight rows; more with bf16-copies; memory: each of the joined matrices once more), split-experts (steps of 9 to 128 rows), flat-products (four sequences or more), f16-copies of F32 matrices (4 to 16 rows), bf16-copies of matrices outside of experts (from nine rows; memory: 2 bytes for each of their weights); the last four round otherwise; auto: the first three with CUDA, and split-experts on Hopper GPUs, where it was measured. They need slots that are sampled on the device", placeholder: "auto|all|none|LIST" }),
   hostSlots: z.int().min(0).optional().meta({ description: "slots that keep all logits, for grammars, penalties, biases and logprobs", placeholder: "N" }),
   cacheRam: z.int().min(0).default(0).meta({ aliases: ["cram"], description: "MiB for saved states of prompts and histories, restored when a prompt extends one (implies --cache-prompt); 0 off", placeholder: "MIB" }),
   cachePrompt: z.boolean().default(false).meta({ description: "reuse a slot's history when a prompt extends it" }),

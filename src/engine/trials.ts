@@ -7,7 +7,7 @@
  */
 
 /** A length that seems to lose more than this is not tried. */
-export const trialMargin = 0.05;
+export const trialMargin = 0.1;
 /** So many steps in use make a length known. */
 export const triedUses = 32;
 /** Two to build and capture the graph, and enough for the table to follow. */

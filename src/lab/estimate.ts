@@ -41,8 +41,9 @@ export async function estimateProfile(recipe: Recipe, profile: Profile): Promise
     });
     const vocab = draftVocabOf(options.specDraftVocab);
     const lmHeads = headPaths.length > 0 ? headPaths : [options.model];
-    const hasCopies = options.graphEdits !== "auto" && options.graphEdits.includes("bf16-copies");
-    const beside = besideBytes(readModelFacts(options.model), isSpeculative ? lmHeads : [], typeof vocab === "number" ? vocab : vocab.tokens.length, hasCopies);
+    // None of "auto" takes memory.
+    const edits = options.graphEdits === "auto" ? [] : options.graphEdits;
+    const beside = besideBytes(readModelFacts(options.model), isSpeculative ? lmHeads : [], typeof vocab === "number" ? vocab : vocab.tokens.length, edits);
     return estimate.totalBytes + options.decodeGroups * beside;
   } catch (error) {
     if (error instanceof UserError) return undefined;

@@ -5,10 +5,11 @@
  * (mul_mat_f, up to sixteen rows; cuBLAS after that). For the router of 2,048 by 256 that takes 12 us instead of 3.5 on an H200, in
  * half precision 5. TF32 has ten bits of mantissa, and so has F16: what is lost is the range, numbers below 6e-5.
  */
-import type { Llama } from "./library.ts";
+import type { GgufTensor } from "../gguf/header.ts";
 import { DerivedMatrices } from "./device-matrix.ts";
 import { bindGgml, type Ggml } from "./ggml-ops.ts";
 import { isLeaf, tensorAt, typeOf, words } from "./graph-surgery.ts";
+import type { Llama } from "./library.ts";
 import type { Pointer } from "./structs.ts";
 
 /** Rows of a step for which half precision is faster. */
@@ -32,11 +33,18 @@ export class F16Copies extends DerivedMatrices {
   protected derive([weights]: readonly Pointer[]): Pointer | undefined {
     if (weights === undefined) return undefined;
     const fields = tensorAt(weights);
-    const [width, nRows, ...others] = [0, 1, 2, 3].map((i) => Number(fields[words.ne0 + i])) as [number, number, number, number];
-    const isMatrix = nRows > 1 && others.every((n) => n === 1) && width * nRows <= mostElements;
-    if (!isLeaf(fields) || fields[words.buffer] === 0n || typeOf(fields) !== f32 || !isMatrix) return undefined;
+    const sizes = [0, 1, 2, 3].map((i) => Number(fields[words.ne0 + i]));
+    if (!isLeaf(fields) || fields[words.buffer] === 0n || !isCopied(typeOf(fields), sizes)) return undefined;
+    const [width, nRows] = sizes as [number, number];
     const copy = new Uint8Array(width * nRows * halfBytes);
     this.#api.ggml_fp32_to_fp16_row(this.matrices.stored(weights).readAll(), copy, width * nRows);
     return this.matrices.make(weights, f16, [width, nRows], copy);
   }
 }
+
+function isCopied(typeId: number, [width = 1, nRows = 1, ...others]: readonly number[]): boolean {
+  return typeId === f32 && nRows > 1 && others.every((n) => n === 1) && width * nRows <= mostElements;
+}
+
+/** Bytes of the copies of these tensors; of those that nothing multiplies none is made, so it may be less. */
+export const bytesOfHalves = (tensors: readonly GgufTensor[]): number => tensors.reduce((sum, { typeId, shape, nElements }) => (isCopied(typeId, shape) ? sum + nElements * halfBytes : sum), 0);

@@ -51,14 +51,15 @@ export function usefulEdits(names: readonly GraphEditName[], nSeqs: number, rows
 const hopper = /\bG?H(?:100|200|800|20)\b(?!.*\bMIG\b)/;
 
 /**
- * Those of "auto": where CUDA computes, the one that changes no bit; on the GPUs on which it was measured split-experts too,
- * which leaves prompts and steps of up to eight rows as they are. On a GPU of less bandwidth it may lose: parts read experts
- * oftener. The others are asked for: copies take memory, flat-products rounds otherwise from four sequences on.
+ * Those of "auto": where CUDA computes, those that change no bit and take no memory; on the GPUs on which it was measured
+ * split-experts too, which leaves prompts and steps of up to eight rows as they are. The others are asked for: matrices take
+ * memory, flat-products rounds otherwise from four sequences on.
  */
 export function automaticEdits(devices: readonly { readonly name: string; readonly description: string }[]): readonly GraphEditName[] {
   const cuda = devices.filter(({ name }) => name.startsWith("CUDA"));
   if (cuda.length === 0) return [];
-  return cuda.every(({ description }) => hopper.test(description)) ? ["contiguous-conv", "split-experts"] : ["contiguous-conv"];
+  const exact = ["contiguous-conv", "joined-norms", "joined-snapshots"] as const;
+  return cuda.every(({ description }) => hopper.test(description)) ? [...exact, "split-experts"] : exact;
 }
 
 /** Fewest rows of a graph that each can change. */

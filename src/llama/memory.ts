@@ -2,11 +2,14 @@
  * What a backend will take, before it is loaded: weights from the tensor tables, the rest from a dry load (no_alloc)
  * whose figures libllama logs. Done in a child, because a dry load still allocates the recurrent states.
  */
+import type { GraphEditName } from "../config/engine-options.ts";
 import { readGguf } from "../gguf/split.ts";
 import type { BackendOptions } from "./backend.ts";
 import { bytesOfCopies } from "./bf16-copies.ts";
 import { runInChild } from "./child.ts";
 import { deviceMemory, isGpu } from "./devices.ts";
+import { bytesOfHalves } from "./f16-copies.ts";
+import { bytesOfJoined } from "./joined-matrices.ts";
 import type { Llama } from "./library.ts";
 
 export interface ContextMemory {
@@ -55,13 +58,14 @@ export function weightBytes(path: string, nTrunkLayers: number, loadsMtp: boolea
 }
 
 /**
- * Bytes that each group of slots has beside the weights: the rows of a shorter LM head for each head, and the target's BF16 copies.
+ * Bytes that each group of slots has beside the weights: the rows of a shorter LM head for each head, and the target's matrices for edits of its graphs.
  * @param nDraftTokens 0: drafts choose among all
  */
-export function besideBytes({ path, nTrunkLayers }: { readonly path: string; readonly nTrunkLayers: number }, headPaths: readonly string[], nDraftTokens: number, hasCopies: boolean): number {
+export function besideBytes({ path, nTrunkLayers }: { readonly path: string; readonly nTrunkLayers: number }, headPaths: readonly string[], nDraftTokens: number, edits: readonly GraphEditName[]): number {
   const { tensors } = readGguf(path);
   const trunk = tensors.filter(({ name }) => !(Number(/^blk\.(\d+)\./.exec(name)?.[1] ?? -1) >= nTrunkLayers) && name !== "output.weight" && name !== "token_embd.weight");
-  return headPaths.reduce((sum, head) => sum + shortHeadBytes(head, nDraftTokens), hasCopies ? bytesOfCopies(trunk) : 0);
+  const made = [edits.includes("bf16-copies") ? bytesOfCopies(trunk) : 0, edits.includes("f16-copies") ? bytesOfHalves(trunk) : 0, edits.includes("joined-products") ? bytesOfJoined(trunk) : 0];
+  return headPaths.reduce((sum, head) => sum + shortHeadBytes(head, nDraftTokens), made.reduce((a, b) => a + b, 0));
 }
 
 function shortHeadBytes(path: string, nTokens: number): number {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { checkEngineOptions, engineOptions } from "../../src/config/engine-options.ts";
+import { checkEngineOptions, engineOptions, graphEditNames } from "../../src/config/engine-options.ts";
 import { checkServeOptions, serveOptions } from "../../src/config/server-options.ts";
 import { flagsOf, parseArguments } from "../../src/config/options.ts";
 
@@ -41,11 +41,12 @@ describe("engine options", () => {
     for (const bad of ["0.5,0.6", "1.2", "a", "0.5,", "-0.1"]) expect(() => parse(`--spec-synth-rates=${bad}`)).toThrow(/spec-synth-rates/);
   });
 
-  test("graph edits are auto, none, or some by name", () => {
+  test("graph edits are auto, all, none, or some by name", () => {
     expect(parse().graphEdits).toBe("auto");
     expect(parse("--graph-edits", "none").graphEdits).toEqual([]);
+    expect(parse("--graph-edits", "all").graphEdits).toEqual(graphEditNames);
     expect(parse("--graph-edits", "contiguous-conv,bf16-copies").graphEdits).toEqual(["bf16-copies", "contiguous-conv"]);
-    for (const bad of ["", "all", "none,bf16-copies", "bf16-copies,bf16-copies"]) expect(() => parse(`--graph-edits=${bad}`)).toThrow(/graph-edits.*auto, none, or some of bf16-copies,contiguous-conv/s);
+    for (const bad of ["", "all,none", "none,bf16-copies", "bf16-copies,bf16-copies"]) expect(() => parse(`--graph-edits=${bad}`)).toThrow(/graph-edits.*auto, all, none, or some of bf16-copies,contiguous-conv/s);
   });
 });
 

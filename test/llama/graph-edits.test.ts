@@ -306,12 +306,13 @@ test("edits are asked for where a step can have the rows that gain by them", () 
   expect(usefulEdits(["contiguous-conv"], 8, 3)).toEqual(["contiguous-conv"]);
 });
 
-test("what was measured on Hopper is on there; the edit that changes no bit with any CUDA device", () => {
+test("what was measured on Hopper is on there; edits that change no bit with any CUDA device", () => {
   const gpu = (name: string, description: string): { name: string; description: string } => ({ name, description });
-  const all = ["contiguous-conv", "split-experts"];
+  const exact = ["contiguous-conv", "joined-norms", "joined-snapshots"];
+  const all = [...exact, "split-experts"];
   for (const description of ["NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA GH200 480GB", "NVIDIA H20"]) expect(automaticEdits([gpu("CUDA0", description)])).toEqual(all);
-  for (const description of ["NVIDIA GeForce RTX 4090", "NVIDIA A100-SXM4-80GB", "NVIDIA H2000", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"]) expect(automaticEdits([gpu("CUDA0", description)])).toEqual(["contiguous-conv"]);
-  expect(automaticEdits([gpu("CUDA0", "NVIDIA H200"), gpu("CUDA1", "NVIDIA L40S")])).toEqual(["contiguous-conv"]);
+  for (const description of ["NVIDIA GeForce RTX 4090", "NVIDIA A100-SXM4-80GB", "NVIDIA H2000", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"]) expect(automaticEdits([gpu("CUDA0", description)])).toEqual(exact);
+  expect(automaticEdits([gpu("CUDA0", "NVIDIA H200"), gpu("CUDA1", "NVIDIA L40S")])).toEqual(exact);
   expect(automaticEdits([gpu("Vulkan0", "NVIDIA H200")])).toEqual([]);
   expect(automaticEdits([])).toEqual([]);
 });

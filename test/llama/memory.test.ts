@@ -51,11 +51,18 @@ test("a shorter LM head is counted by its rows, copies by the weights of the tru
     await synthesize({ shape, type: "IQ4_XS", headType: "Q6_K", output: file, seed: 1 });
     const facts = { path: file, nTrunkLayers: shape.nLayers };
     // Rows of 256 in Q6_K.
-    expect(besideBytes(facts, [file, file], 300, false)).toBe(2 * 300 * 210);
-    for (const nTokens of [0, 1024, 5000]) expect(besideBytes(facts, [file], nTokens, false)).toBe(0);
+    expect(besideBytes(facts, [file, file], 300, [])).toBe(2 * 300 * 210);
+    for (const nTokens of [0, 1024, 5000]) expect(besideBytes(facts, [file], nTokens, [])).toBe(0);
     const weights = readGgufHeader(file).tensors.filter(({ name, shape: sizes, type }) => /^blk\.[0-3]\./.test(name) && sizes.length === 2 && type?.name !== "F32");
     expect(weights.length).toBeGreaterThan(20);
-    expect(besideBytes(facts, [], 300, true)).toBe(weights.reduce((sum, { nElements }) => sum + 2 * nElements, 0));
+    const bf16 = weights.reduce((sum, { nElements }) => sum + 2 * nElements, 0);
+    expect(besideBytes(facts, [], 300, ["bf16-copies"])).toBe(bf16);
+    // A router of 256 by 4 in each layer, and a convolution of 512 by 4 in three, which is never copied; then in IQ4_XS four matrices of linear attention and three of attention.
+    const halves = (shape.nLayers * 256 * 4 + 3 * 512 * 4) * 2;
+    expect(besideBytes(facts, [], 0, ["f16-copies"])).toBe(halves);
+    const joined = besideBytes(facts, [], 0, ["joined-products", "joined-norms"]);
+    expect(joined).toBe((3 * (512 + 256 + 4 + 4) + (512 + 128 + 128)) * 136);
+    expect(besideBytes(facts, [], 0, ["bf16-copies", "f16-copies", "joined-products"])).toBe(bf16 + joined + halves);
   } finally {
     fs.rmSync(folder, { recursive: true });
   }
