@@ -20,7 +20,7 @@ const unconditionalRates = z
   .optional();
 
 /** See llama/graph-edits.ts. */
-export const graphEditNames = ["bf16-copies", "contiguous-conv", "f16-copies", "flat-products", "joined-norms", "joined-products", "joined-snapshots", "split-experts"] as const;
+export const graphEditNames = ["bf16-copies", "bf16-head", "contiguous-conv", "f16-copies", "flat-products", "joined-norms", "joined-products", "joined-snapshots", "split-experts"] as const;
 export type GraphEditName = (typeof graphEditNames)[number];
 
 /** "auto", or the changes that are wanted. */
@@ -85,7 +85,7 @@ const runFields = {
   specDraftSampling: z.enum(["auto", "device-greedy", "device", "host"]).default("auto").meta({ description: "where draft tokens are sampled" }),
   batchedArgmax: z.boolean().default(true).meta({ description: "device-greedy: one argmax for all rows of a forward; off: libllama's, one a row" }),
   argmaxParts: z.number().int().min(0).max(4096).default(0).meta({ description: "parts of a large vocabulary that the argmax is made of, then one among these; 1: one stage; 0: 64 with CUDA, 1 elsewhere" }),
-  graphEdits: graphEdits.meta({ description: "changes of libllama's graphs that CUDA computes faster: contiguous-conv, joined-norms, joined-snapshots (the same bits), joined-products (the same bits up to eight rows; more with bf16-copies; memory: each of the joined matrices once more), split-experts (steps of 9 to 128 rows), flat-products (four sequences or more), f16-copies of F32 matrices (4 to 16 rows), bf16-copies of matrices outside of experts (from nine rows; memory: 2 bytes for each of their weights); the last four round otherwise; auto: the first three with CUDA, and split-experts on Hopper GPUs, where it was measured. They need slots that are sampled on the device", placeholder: "auto|all|none|LIST" }),
+  graphEdits: graphEdits.meta({ description: "changes of libllama's graphs that CUDA computes faster: contiguous-conv, joined-norms, joined-snapshots (the same bits), joined-products (the same bits up to eight rows; more with bf16-copies; memory: each of the joined matrices once more), split-experts (steps of 9 to 128 rows), flat-products (four sequences or more), f16-copies of F32 matrices (4 to 16 rows), bf16-copies of matrices outside of experts (from nine rows; memory: 2 bytes for each of their weights), bf16-head, the same of the LM head (2 to 16 rows); the last five round otherwise; auto: the first three with CUDA, and split-experts on Hopper GPUs, where it was measured. They need slots that are sampled on the device", placeholder: "auto|all|none|LIST" }),
   hostSlots: z.int().min(0).optional().meta({ description: "slots that keep all logits, for grammars, penalties, biases and logprobs", placeholder: "N" }),
   cacheRam: z.int().min(0).default(0).meta({ aliases: ["cram"], description: "MiB for saved states of prompts and histories, restored when a prompt extends one (implies --cache-prompt); 0 off", placeholder: "MIB" }),
   cachePrompt: z.boolean().default(false).meta({ description: "reuse a slot's history when a prompt extends it" }),

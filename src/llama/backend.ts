@@ -207,7 +207,9 @@ export function planContexts(options: BackendOptions, model: { readonly nCtxTrai
   const editsFor = (rowsPerSeq: number): { graphEdits: readonly GraphEditName[] } => ({ graphEdits: usefulEdits(options.graphEdits ?? [], nSlots, rowsPerSeq) });
   // A head has no linear attention, and one layer is too few for BF16 copies; a device of its own may be of another kind.
   const areHeadsEdited = options.headDevice === undefined && (options.draftSampling ?? "host") !== "host";
-  const headEdits = { graphEdits: editsFor(nMax + 1).graphEdits.filter((name) => areHeadsEdited && ["f16-copies", "joined-products", "split-experts"].includes(name)) };
+  // A shorter LM head is gathered from the file's.
+  const hasShortHead = (options.draftVocab ?? 0) !== 0;
+  const headEdits = { graphEdits: editsFor(nMax + 1).graphEdits.filter((name) => areHeadsEdited && (["f16-copies", "joined-products", "split-experts"].includes(name) || (name === "bf16-head" && !hasShortHead))) };
   const slots = Array.from({ length: nSeq }, (_, seq): SlotSampling => (seq < nSlots ? (options.targetSampling ?? "host") : "host"));
   const target: ContextOptions = {
     ...shared,

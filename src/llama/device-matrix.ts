@@ -15,6 +15,9 @@ import type { Nullable, Pointer } from "./structs.ts";
 /** GGML_BACKEND_BUFFER_USAGE_WEIGHTS: the scheduler computes where weights are. */
 const usageWeights = 1;
 
+/** Read and turned into another type at once. */
+const chunkBytes = 1 << 24;
+
 const functions = [
   "ggml_init",
   "ggml_free",
@@ -53,22 +56,26 @@ export class StoredRows {
   read(ids: Int32Array): Uint8Array {
     const { tensor, rowBytes } = this;
     const rows = new Uint8Array(ids.length * rowBytes);
-    this.#withFile((fd) => {
-      for (const [i, id] of ids.entries()) readFully(fd, rows.subarray(i * rowBytes, (i + 1) * rowBytes), tensor.offset + id * rowBytes);
-    });
-    return rows;
-  }
-
-  readAll(): Uint8Array {
-    const rows = new Uint8Array(this.tensor.sizeBytes);
-    this.#withFile((fd) => readFully(fd, rows, this.tensor.offset));
-    return rows;
-  }
-
-  #withFile(read: (fd: number) => void): void {
-    const fd = fs.openSync(this.tensor.file, "r");
+    const fd = fs.openSync(tensor.file, "r");
     try {
-      read(fd);
+      for (const [i, id] of ids.entries()) readFully(fd, rows.subarray(i * rowBytes, (i + 1) * rowBytes), tensor.offset + id * rowBytes);
+    } finally {
+      fs.closeSync(fd);
+    }
+    return rows;
+  }
+
+  /** All of them in order, some whole rows at a time. The bytes are valid until the next ones. */
+  *all(): Generator<Uint8Array> {
+    const { tensor, rowBytes } = this;
+    const rows = new Uint8Array(Math.min(tensor.sizeBytes, Math.max(1, Math.floor(chunkBytes / rowBytes)) * rowBytes));
+    const fd = fs.openSync(tensor.file, "r");
+    try {
+      for (let at = 0; at < tensor.sizeBytes; at += rows.length) {
+        const some = rows.subarray(0, Math.min(rows.length, tensor.sizeBytes - at));
+        readFully(fd, some, tensor.offset + at);
+        yield some;
+      }
     } finally {
       fs.closeSync(fd);
     }
@@ -101,9 +108,10 @@ export class DeviceMatrices {
 
   /**
    * A matrix [width, nRows] of ggml's type `typeId` on the device that has `weights`, valid until `close`.
+   * @param data all its bytes in order, in any pieces
    * @throws {UserError} for a device without room, or weights spread over several devices
    */
-  make(weights: Pointer, typeId: number, [width, nRows]: readonly [number, number], data: Uint8Array): Pointer {
+  make(weights: Pointer, typeId: number, [width, nRows]: readonly [number, number], data: Iterable<Uint8Array>): Pointer {
     const api = this.#api;
     const bufferType = this.#typeBeside(tensorAt(weights)[words.buffer] as bigint);
     const context = api.ggml_init({ mem_size: 4096, mem_buffer: null, no_alloc: true });
@@ -112,11 +120,15 @@ export class DeviceMatrices {
     const buffer: Nullable = api.ggml_backend_alloc_ctx_tensors_from_buft(context, bufferType);
     if (buffer === null) {
       api.ggml_free(context);
-      throw new UserError(`the device has no memory for the ${data.length} bytes of ${nRows} rows of ${width}, beside ${api.ggml_get_name(weights)}`);
+      throw new UserError(`the device has no memory for a matrix of ${nRows} rows of ${width}, beside ${api.ggml_get_name(weights)}`);
     }
     this.#made.push({ context, buffer });
     api.ggml_backend_buffer_set_usage(buffer, usageWeights);
-    api.ggml_backend_tensor_set(tensor, data, 0, data.length);
+    let at = 0;
+    for (const piece of data) {
+      api.ggml_backend_tensor_set(tensor, piece, at, piece.length);
+      at += piece.length;
+    }
     return tensor;
   }
 

@@ -7,12 +7,14 @@ import type { Llama } from "./library.ts";
 
 export class EditMatrices implements Disposable {
   readonly bf16: Bf16Copies;
+  readonly head: Bf16Copies;
   readonly f16: F16Copies;
   readonly joined: JoinedMatrices;
   readonly constants: ConstantRows;
 
   constructor(llama: Llama, modelPath: string) {
     this.bf16 = new Bf16Copies(llama, modelPath);
+    this.head = new Bf16Copies(llama, modelPath, Infinity);
     this.f16 = new F16Copies(llama, modelPath);
     this.joined = new JoinedMatrices(llama, modelPath);
     this.constants = new ConstantRows(llama, modelPath);
@@ -20,7 +22,7 @@ export class EditMatrices implements Disposable {
 
   /** Contexts whose graphs hold them must be freed before. */
   close(): void {
-    for (const matrices of [this.bf16, this.f16, this.joined, this.constants]) matrices.close();
+    for (const matrices of [this.bf16, this.head, this.f16, this.joined, this.constants]) matrices.close();
   }
 
   [Symbol.dispose](): void {

@@ -36,9 +36,16 @@ export class F16Copies extends DerivedMatrices {
     const sizes = [0, 1, 2, 3].map((i) => Number(fields[words.ne0 + i]));
     if (!isLeaf(fields) || fields[words.buffer] === 0n || !isCopied(typeOf(fields), sizes)) return undefined;
     const [width, nRows] = sizes as [number, number];
-    const copy = new Uint8Array(width * nRows * halfBytes);
-    this.#api.ggml_fp32_to_fp16_row(this.matrices.stored(weights).readAll(), copy, width * nRows);
-    return this.matrices.make(weights, f16, [width, nRows], copy);
+    const stored = this.matrices.stored(weights);
+    const api = this.#api;
+    const halves = function* (): Generator<Uint8Array> {
+      for (const rows of stored.all()) {
+        const copy = new Uint8Array(rows.length / 2);
+        api.ggml_fp32_to_fp16_row(rows, copy, rows.length / 4);
+        yield copy;
+      }
+    };
+    return this.matrices.make(weights, f16, [width, nRows], halves());
   }
 }
 

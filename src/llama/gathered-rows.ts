@@ -29,7 +29,7 @@ export class GatheredRows implements Disposable {
     if (this.#failed !== undefined) throw this.#failed;
     try {
       const fields = tensorAt(weights);
-      this.#tensor = this.#matrices.make(weights, typeOf(fields), [Number(fields[words.ne0]), this.ids.length], this.#matrices.stored(weights).read(this.ids));
+      this.#tensor = this.#matrices.make(weights, typeOf(fields), [Number(fields[words.ne0]), this.ids.length], [this.#matrices.stored(weights).read(this.ids)]);
       this.#source = weights;
       return this.#tensor;
     } catch (error) {

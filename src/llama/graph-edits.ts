@@ -3,6 +3,7 @@
  * computed as it is, but for rounding; each has its name for `--graph-edits`.
  *
  * - bf16-copies: products of quantized matrices with more than eight rows take BF16 copies (bf16-copies.ts).
+ * - bf16-head: the LM head takes one for 2 to 16 rows.
  * - contiguous-conv: rows are put in order before a recurrent layer's convolution (contiguous-conv.ts).
  * - f16-copies: products of F32 matrices with 4 to 16 rows take F16 copies (f16-copies.ts).
  * - flat-products: a product of one matrix and a stack becomes one of all rows (flat-products.ts).
@@ -13,6 +14,7 @@
  */
 import { graphEditNames, type GraphEditName } from "../config/engine-options.ts";
 import { errorMessage } from "../util/errors.ts";
+import { headRows } from "./bf16-copies.ts";
 import { bindIsOnHost, type DerivedMatrices } from "./device-matrix.ts";
 import type { EditMatrices } from "./edit-matrices.ts";
 import { convRows, straighten } from "./contiguous-conv.ts";
@@ -36,6 +38,7 @@ export function usefulEdits(names: readonly GraphEditName[], nSeqs: number, rows
   const isUseful: Record<GraphEditName, boolean> = {
     // Prompts have rows enough.
     "bf16-copies": true,
+    "bf16-head": nSeqs * rowsPerSeq >= headRows.least,
     "contiguous-conv": nSeqs >= convRows.leastSeqs && rowsPerSeq > 1,
     "f16-copies": nSeqs * rowsPerSeq >= halfRows.least,
     "flat-products": nSeqs >= leastStack,
@@ -65,6 +68,7 @@ export function automaticEdits(devices: readonly { readonly name: string; readon
 /** Fewest rows of a graph that each can change. */
 const leastRows: Record<GraphEditName, number> = {
   "bf16-copies": leastCopyRows,
+  "bf16-head": headRows.least,
   "contiguous-conv": 2 * convRows.leastSeqs,
   "f16-copies": halfRows.least,
   "flat-products": leastStack,
@@ -145,6 +149,7 @@ class GraphEditor {
   readonly #isDraft: boolean;
   readonly #isNear: (weights: Pointer) => boolean;
   #bf16: DerivedMatrices | undefined;
+  #head: DerivedMatrices | undefined;
   #f16: DerivedMatrices | undefined;
   #joined: DerivedMatrices | undefined;
   /** Graphs with fewer are passed by: looking at all nodes takes a good part of what building them does. */
@@ -164,6 +169,7 @@ class GraphEditor {
     this.#api = bindGraph(llama);
     this.#looks = looksOf(ops, new Set(names), isNear, matrices);
     this.#bf16 = names.includes("bf16-copies") ? matrices.bf16 : undefined;
+    this.#head = names.includes("bf16-head") ? matrices.head : undefined;
     this.#f16 = names.includes("f16-copies") ? matrices.f16 : undefined;
     this.#joined = names.includes("joined-products") ? matrices.joined : undefined;
     this.#isNear = isNear;
@@ -206,13 +212,17 @@ class GraphEditor {
     nodes.insert(additions.toSorted((a, b) => a.before - b.before));
     // Of those that were joined nothing is left to compute, and what was a stack may be a product now.
     const left = products.map(({ at }) => at).filter((at) => nodes.op(at) === this.#ops.mulMatOp && nodes.ne(at, 2) === 1 && nodes.ne(at, 3) === 1);
+    const isNearProduct = (at: number): boolean => nodes.op(at) === this.#ops.mulMatOp && this.#isNear(BigInt(nodes.source(at, 0)));
+    const headProduct = [nodes.find(Number(head))].filter((at) => at !== undefined).filter(isNearProduct);
     const near = left.filter((at) => this.#isNear(BigInt(nodes.source(at, 0))));
     if (this.#isFirst) {
       const each = near.map((at) => [nodes.source(at, 0)]);
       this.#making(() => this.#bf16?.make(each), () => { this.#bf16 = undefined; });
       this.#making(() => this.#f16?.make(each), () => { this.#f16 = undefined; });
+      this.#making(() => this.#head?.make(headProduct.map((at) => [nodes.source(at, 0)])), () => { this.#head = undefined; });
     }
     counts["bf16-copies"] = useCopies(nodes, near, this.#bf16, leastCopyRows, Infinity);
+    counts["bf16-head"] = useCopies(nodes, headProduct, this.#head, headRows.least, headRows.most);
     counts["f16-copies"] = useCopies(nodes, near, this.#f16, halfRows.least, halfRows.most);
     this.#isFirst = false;
     this.counts = counts;

@@ -10,9 +10,12 @@ export class JoinedMatrices extends DerivedMatrices {
     if (first === undefined) return undefined;
     const all = parts.map((weights) => tensorAt(weights));
     const nRows = all.reduce((sum, fields) => sum + Number(fields[words.ne1]), 0);
-    const rows = Buffer.concat(parts.map((weights) => this.matrices.stored(weights).readAll()));
+    const stored = parts.map((weights) => this.matrices.stored(weights));
     const fields = all[0] as BigUint64Array;
-    return this.matrices.make(first, typeOf(fields), [Number(fields[words.ne0]), nRows], rows);
+    const rows = function* (): Generator<Uint8Array> {
+      for (const part of stored) yield* part.all();
+    };
+    return this.matrices.make(first, typeOf(fields), [Number(fields[words.ne0]), nRows], rows());
   }
 }
 

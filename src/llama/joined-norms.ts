@@ -30,7 +30,7 @@ export class ConstantRows implements Disposable {
     const key = `${tensorAt(weights)[words.buffer]}:${bits}:${width}`;
     const known = this.#rows.get(key);
     if (known !== undefined) return known;
-    const made = this.#matrices.make(weights, f32, [width, 1], new Uint8Array(new Uint32Array(width).fill(bits).buffer));
+    const made = this.#matrices.make(weights, f32, [width, 1], [new Uint8Array(new Uint32Array(width).fill(bits).buffer)]);
     this.#rows.set(key, made);
     return made;
   }

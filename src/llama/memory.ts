@@ -3,9 +3,10 @@
  * whose figures libllama logs. Done in a child, because a dry load still allocates the recurrent states.
  */
 import type { GraphEditName } from "../config/engine-options.ts";
+import type { GgufTensor } from "../gguf/header.ts";
 import { readGguf } from "../gguf/split.ts";
 import type { BackendOptions } from "./backend.ts";
-import { bytesOfCopies } from "./bf16-copies.ts";
+import { bytesOfCopies, bytesOfHead } from "./bf16-copies.ts";
 import { runInChild } from "./child.ts";
 import { deviceMemory, isGpu } from "./devices.ts";
 import { bytesOfHalves } from "./f16-copies.ts";
@@ -64,13 +65,22 @@ export function weightBytes(path: string, nTrunkLayers: number, loadsMtp: boolea
 export function besideBytes({ path, nTrunkLayers }: { readonly path: string; readonly nTrunkLayers: number }, headPaths: readonly string[], nDraftTokens: number, edits: readonly GraphEditName[]): number {
   const { tensors } = readGguf(path);
   const trunk = tensors.filter(({ name }) => !(Number(/^blk\.(\d+)\./.exec(name)?.[1] ?? -1) >= nTrunkLayers) && name !== "output.weight" && name !== "token_embd.weight");
-  const made = [edits.includes("bf16-copies") ? bytesOfCopies(trunk) : 0, edits.includes("f16-copies") ? bytesOfHalves(trunk) : 0, edits.includes("joined-products") ? bytesOfJoined(trunk) : 0];
+  const made = [edits.includes("bf16-copies") ? bytesOfCopies(trunk) : 0, edits.includes("f16-copies") ? bytesOfHalves(trunk) : 0, edits.includes("joined-products") ? bytesOfJoined(trunk) : 0, edits.includes("bf16-head") ? lmHeadBytes(path) : 0];
   return headPaths.reduce((sum, head) => sum + shortHeadBytes(head, nDraftTokens), made.reduce((a, b) => a + b, 0));
 }
 
-function shortHeadBytes(path: string, nTokens: number): number {
+function lmHeadOf(path: string): GgufTensor | undefined {
   const { tensors } = readGguf(path);
-  const lmHead = ["shared_head_head.weight", "output.weight", "token_embd.weight"].map((end) => tensors.find(({ name }) => name.endsWith(end))).find((tensor) => tensor !== undefined);
+  return ["shared_head_head.weight", "output.weight", "token_embd.weight"].map((end) => tensors.find(({ name }) => name.endsWith(end))).find((tensor) => tensor !== undefined);
+}
+
+function lmHeadBytes(path: string): number {
+  const lmHead = lmHeadOf(path);
+  return lmHead === undefined ? 0 : bytesOfHead(lmHead);
+}
+
+function shortHeadBytes(path: string, nTokens: number): number {
+  const lmHead = lmHeadOf(path);
   const nVocab = lmHead?.shape[1] ?? 0;
   return lmHead === undefined || nTokens === 0 || nTokens >= nVocab ? 0 : (lmHead.sizeBytes / nVocab) * nTokens;
 }

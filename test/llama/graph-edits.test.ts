@@ -31,7 +31,7 @@ beforeAll(async () => {
 });
 
 const options: BackendOptions = { modelPath, useHead: true, nSlots: 6, ctxSize: 1536, threads: 1, nMax: 2, plainTarget: true, targetSampling: "device-greedy", draftSampling: "device-greedy", device: "cpu" };
-const noneChanged = { "bf16-copies": 0, "contiguous-conv": 0, "f16-copies": 0, "flat-products": 0, "joined-norms": 0, "joined-products": 0, "joined-snapshots": 0, "split-experts": 0 };
+const noneChanged = { "bf16-copies": 0, "bf16-head": 0, "contiguous-conv": 0, "f16-copies": 0, "flat-products": 0, "joined-norms": 0, "joined-products": 0, "joined-snapshots": 0, "split-experts": 0 };
 const edited = (graphEdits: readonly GraphEditName[], more: Partial<BackendOptions> = {}): LlamaBackend => createBackend({ ...options, graphEdits, ...more });
 
 interface Decoded {
@@ -165,6 +165,20 @@ describe("edits of libllama's graphs", () => {
     expect(backend.target.graphEdits?.counts["f16-copies"]).toBe(0);
   });
 
+  test("the LM head takes a BF16 copy for 2 to 16 rows, of drafts too, unless they have a shorter one", () => {
+    using backend = edited(["bf16-head"]);
+    const counts: number[] = [];
+    const decoded = decodeSteps(backend, [...steps, [1, 1], [1, 2]], () => counts.push(backend.target.graphEdits?.counts["bf16-head"] ?? -1));
+    expect(counts).toEqual([...steps.map(([nSeqs, nRows]) => (nSeqs * nRows <= 16 ? 1 : 0)), 0, 1]);
+    // Hidden rows are those before it; of random logits the greatest seldom change.
+    expect(decoded.slice(0, steps.length).map(({ hidden }) => hidden)).toEqual(plain.map(({ hidden }) => hidden));
+    const [a, b] = [decoded, plain].map((all) => all.slice(0, steps.length).flatMap(({ tokens }) => tokens)) as [number[], number[]];
+    expect(a.filter((token, i) => token === b[i]).length / a.length).toBeGreaterThan(0.9);
+    expect(backend.heads[0]?.graphEdits).toBeDefined();
+    using short = edited(["bf16-head"], { draftVocab: 300 });
+    expect([short.heads[0]?.graphEdits, short.editProblem]).toEqual([undefined, undefined]);
+  });
+
   const joinedSteps = [[1, 1], [1, 3], [2, 2], [3, 2], [6, 1], [2, 3], [6, 3], [1, 1], [2, 3], [1, 2]] as const;
   test.each(["joined-norms", "joined-products", "joined-snapshots"] as const)("%s: the same numbers, whatever the shape", (name) => {
     using unedited = edited([]);
@@ -296,12 +310,12 @@ test("edits are asked for where a step can have the rows that gain by them", () 
   const always = ["bf16-copies", "joined-norms", "joined-products"];
   const useful = (nSeqs: number, rowsPerSeq: number): GraphEditName[] => usefulEdits(graphEditNames, nSeqs, rowsPerSeq).filter((name) => !always.includes(name));
   expect(usefulEdits(graphEditNames, 1, 1)).toEqual(always);
-  expect(useful(1, 3)).toEqual(["joined-snapshots"]);
-  expect(useful(3, 2)).toEqual(["f16-copies", "joined-snapshots"]);
-  expect(useful(8, 1)).toEqual(["f16-copies", "flat-products"]);
-  expect(useful(9, 1)).toEqual(["f16-copies", "flat-products", "split-experts"]);
-  expect(useful(4, 2)).toEqual(["contiguous-conv", "f16-copies", "flat-products", "joined-snapshots"]);
-  expect(useful(3, 3)).toEqual(["f16-copies", "joined-snapshots", "split-experts"]);
+  expect(useful(1, 3)).toEqual(["bf16-head", "joined-snapshots"]);
+  expect(useful(3, 2)).toEqual(["bf16-head", "f16-copies", "joined-snapshots"]);
+  expect(useful(8, 1)).toEqual(["bf16-head", "f16-copies", "flat-products"]);
+  expect(useful(9, 1)).toEqual(["bf16-head", "f16-copies", "flat-products", "split-experts"]);
+  expect(useful(4, 2)).toEqual(["bf16-head", "contiguous-conv", "f16-copies", "flat-products", "joined-snapshots"]);
+  expect(useful(3, 3)).toEqual(["bf16-head", "f16-copies", "joined-snapshots", "split-experts"]);
   expect(usefulEdits(graphEditNames, 8, 3)).toEqual(graphEditNames);
   expect(usefulEdits(["contiguous-conv"], 8, 3)).toEqual(["contiguous-conv"]);
 });
