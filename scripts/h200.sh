@@ -43,6 +43,6 @@ run by-row-argmax "${base[@]}" "${device[@]}" "${draft[@]}" --spec-draft-pad --n
 run immediate "${base[@]}" "${device[@]}" "${draft[@]}" --spec-catchup immediate
 run ubatch512 "${base[@]}" --sampling device-greedy --ubatch-size 512 "${draft[@]}" --spec-draft-pad
 run unedited "${base[@]}" "${device[@]}" "${draft[@]}" --spec-draft-pad --graph-edits none
-run all-edits "${base[@]}" "${device[@]}" "${draft[@]}" --spec-draft-pad --graph-edits bf16-copies,contiguous-conv,flat-products,split-experts
+run all-edits "${base[@]}" "${device[@]}" "${draft[@]}" --spec-draft-pad --graph-edits all
 run by-depth "${base[@]}" "${device[@]}" "${draft[@]}" --spec-verify by-depth
 run sequential "${base[@]}" "${device[@]}" "${draft[@]}" --spec-verify sequential
