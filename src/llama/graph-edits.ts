@@ -205,8 +205,10 @@ class GraphEditor {
       const addition = look.at(context, nodes, index, nFree);
       if (addition !== undefined) add(look.name, [addition]);
     }
-    for (const join of this.#joined === undefined ? [] : findJoins(this.#ops, nodes, products, this.#isNear)) {
-      const weights = this.#joinedWeights(join, nRows);
+    const joins = this.#joined === undefined ? [] : findJoins(this.#ops, nodes, products, this.#isNear);
+    if (this.#isFirst) this.#makeJoined(joins);
+    for (const join of joins) {
+      const weights = (nRows < leastCopyRows ? this.#joined : this.#bf16)?.of(join.parts);
       if (weights !== undefined) add("joined-products", joinProducts(this.#ops, context, nodes, join, weights, nFree));
     }
     nodes.insert(additions.toSorted((a, b) => a.before - b.before));
@@ -229,10 +231,10 @@ class GraphEditor {
   }
 
   /** The first graph is made with the context: all matrices are made then, and serving never waits for them. */
-  #joinedWeights({ parts }: Join, nRows: number): Pointer | undefined {
-    if (this.#isFirst) this.#making(() => this.#joined?.make([parts]), () => { this.#joined = undefined; });
-    if (this.#isFirst) this.#making(() => this.#bf16?.make([parts]), () => { this.#bf16 = undefined; });
-    return (nRows < leastCopyRows ? this.#joined : this.#bf16)?.of(parts);
+  #makeJoined(joins: readonly Join[]): void {
+    const sets = joins.map(({ parts }) => parts);
+    this.#making(() => this.#joined?.make(sets), () => { this.#joined = undefined; });
+    if (this.#joined !== undefined) this.#making(() => this.#bf16?.make(sets), () => { this.#bf16 = undefined; });
   }
 
   #making(make: () => void, giveUp: () => void): void {
@@ -271,8 +273,8 @@ function looksOf(ops: GraphOps, names: ReadonlySet<GraphEditName>, isNear: (weig
   const looks: readonly (readonly [op: number, look: Look])[] = [
     [ops.concatOp, { name: "contiguous-conv", at: (context, nodes, index, nFree) => straighten(ops, context, nodes, index, nFree) }],
     [ops.mulMatOp, { name: "flat-products", at: (_context, nodes, index) => flattenProduct(ops, nodes, index) }],
-    [ops.normOp, { name: "joined-norms", at: (context, nodes, index) => joinNorms(ops, context, nodes, index, constants) }],
-    [ops.cpyOp, { name: "joined-snapshots", at: (context, nodes, index) => joinSnapshots(ops, context, nodes, index) }],
+    [ops.normOp, { name: "joined-norms", at: (context, nodes, index, nFree) => joinNorms(ops, context, nodes, index, nFree, constants) }],
+    [ops.cpyOp, { name: "joined-snapshots", at: (context, nodes, index, nFree) => joinSnapshots(ops, context, nodes, index, nFree, isNear) }],
     [ops.mulMatIdOp, { name: "split-experts", isForSteps: true, at: (context, nodes, index, nFree) => splitExperts(ops, context, nodes, index, nFree, isNear) }],
   ];
   return new Map(looks.filter(([, { name }]) => names.has(name)));

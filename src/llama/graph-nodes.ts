@@ -108,6 +108,11 @@ export class GraphNodes {
     return numberAt(this.#halves, at + 2 * (words.nb0 + i));
   }
 
+  /** Of all dimensions. */
+  steps(at: number): number[] {
+    return [0, 1, 2, 3].map((i) => this.nb(at, i));
+  }
+
   /** Address of a source; 0: none. */
   source(at: number, i: number): number {
     return numberAt(this.#halves, at + 2 * (words.src0 + i));

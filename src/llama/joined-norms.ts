@@ -13,6 +13,8 @@ import type { Pointer } from "./structs.ts";
 const f32 = 0;
 /** Nodes from one norm to the other, at most. */
 const mostBetween = 6;
+/** A view, a norm and a product. */
+const nAdded = 3;
 /** From a norm up to weights or a cache, whose device is its own. */
 const mostSteps = 8;
 
@@ -47,8 +49,9 @@ export class ConstantRows implements Disposable {
 }
 
 /** For the norm at `index`, where another one like it follows, of what lies right behind. */
-export function joinNorms(ops: GraphOps, context: Pointer, nodes: GraphNodes, index: number, constants: ConstantRows): Addition | undefined {
+export function joinNorms(ops: GraphOps, context: Pointer, nodes: GraphNodes, index: number, nFree: number, constants: ConstantRows): Addition | undefined {
   const { ggml } = ops;
+  if (nFree < nAdded) return undefined;
   const first = scaledNorm(ops, nodes, index);
   if (first === undefined) return undefined;
   const [width, nHeads, nRows, nSeqs] = [0, 1, 2, 3].map((i) => nodes.ne(first.rows, i)) as [number, number, number, number];
@@ -59,7 +62,7 @@ export function joinNorms(ops: GraphOps, context: Pointer, nodes: GraphNodes, in
     const other = scaledNorm(ops, nodes, i);
     if (other !== undefined && isBeside(nodes, first, other, nHeads * nb1)) second = other;
   }
-  if (second === undefined || nb1 !== 4 * width || 2 * nHeads * nb1 > nb2) return undefined;
+  if (second === undefined || nb1 !== 4 * width) return undefined;
   const weights = weightsBefore(nodes, first.rows);
   if (weights === undefined) return undefined;
   const both = ggml.ggml_view_4d(context, BigInt(nodes.viewSource(first.rows)), width, 2 * nHeads, nRows, nSeqs, nb1, nb2, nb3, from);
@@ -69,11 +72,13 @@ export function joinNorms(ops: GraphOps, context: Pointer, nodes: GraphNodes, in
   return {
     before: index,
     roots: [scaled],
-    nNew: 3,
+    nNew: nAdded,
     use: () => {
       [first, second].forEach((one, i) => {
         nodes.setOp(one.norm, 0);
         nodes.setView(one.scale, ops.viewOp, scaled, i * 4 * width * nHeads, steps);
+        // ggml frees the memory of what is last read.
+        nodes.setSource(one.scale, 1, BigInt(nodes.address(one.norm)));
       });
     },
   };
@@ -92,6 +97,9 @@ function scaledNorm(ops: GraphOps, nodes: GraphNodes, index: number): ScaledNorm
   const rows = nodes.find(nodes.source(norm, 0));
   const scale = nodes.onlyReader(norm)?.at;
   if (rows === undefined || nodes.viewSource(rows) === 0 || nodes.op(rows) !== ops.viewOp) return undefined;
+  // A product may become a view itself (joined-products.ts).
+  const whole = nodes.find(nodes.viewSource(rows));
+  if (whole === undefined || nodes.op(whole) === ops.mulMatOp) return undefined;
   // The second parameter is added.
   return scale !== undefined && nodes.op(scale) === ops.scaleOp && nodes.viewSource(scale) === 0 && nodes.parameter(scale, 1) === 0 ? { rows, norm, scale } : undefined;
 }

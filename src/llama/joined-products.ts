@@ -118,7 +118,8 @@ function isReadApart(ops: GraphOps, nodes: GraphNodes, view: number): boolean {
     const op = nodes.op(reading.at);
     if (isViewOp(ops, op) || op === ops.contOp || op === ops.normOp) return true;
     if (op === ops.concatOp) return reading.source === 1 && isAlreadyApart(nodes, view);
-    return reading.source === 0 && (op === ops.addOp || op === ops.setRowsOp);
+    // A sum in place is a view as well, and of numbers in order.
+    return reading.source === 0 && (op === ops.setRowsOp || (op === ops.addOp && nodes.viewSource(reading.at) === 0));
   });
 }
 
@@ -130,15 +131,16 @@ interface Place {
   readonly nb: readonly number[];
 }
 
-/** Where a product or a view of one begins in the joined one, and its steps; undefined where they cross rows otherwise than in whole ones. */
+/** Where a product or a view of one begins in the joined one, and its steps; undefined where it runs on from one row into the next. */
 function placeIn(nodes: GraphNodes, view: number, { from, rowBytes, wideBytes }: Columns, nRows: number): Place | undefined {
   const old = nodes.viewSource(view) === 0 ? 0 : nodes.viewOffset(view);
   const offset = from + Math.floor(old / rowBytes) * wideBytes + (old % rowBytes);
-  const nb = [0, 1, 2, 3].map((i) => nodes.nb(view, i));
+  const steps = [0, 1, 2, 3].map((i) => ({ n: nodes.ne(view, i), nb: nodes.nb(view, i) }));
   // One row is in order wherever it lies.
-  if (nRows === 1) return { offset, nb };
-  const apart = nb.map((step) => (step % rowBytes === 0 ? (step / rowBytes) * wideBytes : step));
-  return nb.every((step) => step % rowBytes === 0 || step < rowBytes) ? { offset, nb: apart } : undefined;
+  if (nRows === 1) return { offset, nb: steps.map(({ nb }) => nb) };
+  const withinRow = steps.filter(({ nb }) => nb % rowBytes !== 0).reduce((sum, { n, nb }) => sum + (n - 1) * nb, floatBytes);
+  if ((old % rowBytes) + withinRow > rowBytes) return undefined;
+  return { offset, nb: steps.map(({ nb }) => (nb % rowBytes === 0 ? (nb / rowBytes) * wideBytes : nb)) };
 }
 
 /**
@@ -169,6 +171,8 @@ function gatedUnit(ops: GraphOps, context: Pointer, nodes: GraphNodes, product: 
       nodes.setShape(gated.at, [nodes.ne(product, 0), nodes.ne(product, 1), 1, 1]);
       nodes.setSource(gated.at, 0, BigInt(nodes.address(product)));
       nodes.setSource(gated.at, 1, rows);
+      // ggml frees the memory of what is last read.
+      nodes.setSource(gated.at, 2, BigInt(nodes.address(silu.at)));
     },
   };
 }

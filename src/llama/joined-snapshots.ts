@@ -13,9 +13,13 @@ const nodesOfCopy = 3;
 const floatBytes = 4;
 const backwards = BigInt.asUintN(64, BigInt(-floatBytes));
 
-/** For the copy at `index`, where others follow of windows a row later, to places before it, an equal step apart. */
-export function joinSnapshots(ops: GraphOps, context: Pointer, nodes: GraphNodes, index: number): Addition | undefined {
+/**
+ * For the copy at `index`, where others follow of windows a row later, to places before it, an equal step apart.
+ * @param isNear whether the cache is where rows are computed: between backends what steps backwards would be moved by halves
+ */
+export function joinSnapshots(ops: GraphOps, context: Pointer, nodes: GraphNodes, index: number, nFree: number, isNear: (cache: Pointer) => boolean): Addition | undefined {
   const { ggml } = ops;
+  if (nFree < nodesOfCopy) return undefined;
   const first = snapshotAt(ops, nodes, index);
   if (first === undefined) return undefined;
   const copies = [first];
@@ -33,14 +37,15 @@ export function joinSnapshots(ops: GraphOps, context: Pointer, nodes: GraphNodes
   const before = snapshotAt(ops, nodes, index - nodesOfCopy);
   const sizes = [0, 1, 2].map((i) => nodes.ne(last.from, i)) as [number, number, number];
   const [width, nSeqs] = [nodes.ne(last.to, 0), nodes.ne(last.to, 1)];
+  const cache = BigInt(nodes.viewSource(last.to));
   const isPart = before !== undefined && isNext(nodes, before, first);
-  if (copies.length < 2 || isPart || step < nSeqs * nodes.nb(last.to, 1)) return undefined;
+  if (copies.length < 2 || isPart || !isNear(cache) || step < nSeqs * nodes.nb(last.to, 1)) return undefined;
   const windows = ggml.ggml_view_4d(context, BigInt(nodes.viewSource(last.from)), ...sizes, 1, nodes.nb(last.from, 1), nodes.nb(last.from, 2), nodes.nb(last.from, 3), nodes.viewOffset(last.from));
   // Windows overlap, which ggml would not make a view of.
   const fields = tensorAt(windows);
   fields[words.ne3] = BigInt(copies.length);
   fields[words.nb3] = backwards;
-  const places = ggml.ggml_view_3d(context, BigInt(nodes.viewSource(last.to)), width, nSeqs, copies.length, nodes.nb(last.to, 1), step, nodes.viewOffset(last.to));
+  const places = ggml.ggml_view_3d(context, cache, width, nSeqs, copies.length, nodes.nb(last.to, 1), step, nodes.viewOffset(last.to));
   const copy = ggml.ggml_cpy(context, windows, places);
   return {
     before: index,
@@ -65,9 +70,9 @@ function snapshotAt(ops: GraphOps, nodes: GraphNodes, index: number): Snapshot |
   if (nodes.op(at) !== ops.cpyOp || nodes.readings(at).length > 0) return undefined;
   const [from, to] = [nodes.find(nodes.source(at, 0)), nodes.find(nodes.source(at, 1))];
   if (from === undefined || to === undefined || nodes.op(from) !== ops.viewOp || nodes.op(to) !== ops.viewOp) return undefined;
-  const isSameType = nodes.nb(from, 0) === floatBytes && nodes.nb(to, 0) === floatBytes;
+  const isInOrder = nodes.nb(from, 0) === floatBytes && nodes.nb(to, 0) === floatBytes;
   const isFlat = nodes.ne(from, 3) === 1 && nodes.ne(to, 2) === 1 && nodes.ne(to, 3) === 1;
-  return isSameType && isFlat ? { at, from, to } : undefined;
+  return isInOrder && isFlat ? { at, from, to } : undefined;
 }
 
 const isNext = (nodes: GraphNodes, a: Snapshot, b: Snapshot): boolean =>

@@ -59,30 +59,35 @@ export function weightBytes(path: string, nTrunkLayers: number, loadsMtp: boolea
 }
 
 /**
- * Bytes that each group of slots has beside the weights: the rows of a shorter LM head for each head, and the target's matrices for edits of its graphs.
+ * Bytes that each group of slots has beside the weights: matrices for edits of the target's graphs and of the heads', and the rows of a shorter LM head for each head.
+ * @param headPaths the target's own file for a head that is in it
  * @param nDraftTokens 0: drafts choose among all
  */
 export function besideBytes({ path, nTrunkLayers }: { readonly path: string; readonly nTrunkLayers: number }, headPaths: readonly string[], nDraftTokens: number, edits: readonly GraphEditName[]): number {
   const { tensors } = readGguf(path);
   const trunk = tensors.filter(({ name }) => !(Number(/^blk\.(\d+)\./.exec(name)?.[1] ?? -1) >= nTrunkLayers) && name !== "output.weight" && name !== "token_embd.weight");
-  const made = [edits.includes("bf16-copies") ? bytesOfCopies(trunk) : 0, edits.includes("f16-copies") ? bytesOfHalves(trunk) : 0, edits.includes("joined-products") ? bytesOfJoined(trunk) : 0, edits.includes("bf16-head") ? lmHeadBytes(path) : 0];
-  return headPaths.reduce((sum, head) => sum + shortHeadBytes(head, nDraftTokens), made.reduce((a, b) => a + b, 0));
+  const own = (edits.includes("bf16-copies") ? bytesOfCopies(trunk) : 0) + editBytes(trunk, lmHeadOf(tensors, false), edits);
+  return headPaths.reduce((sum, headPath) => {
+    const head = readGguf(headPath).tensors;
+    const lmHead = lmHeadOf(head, true);
+    const nVocab = lmHead?.shape[1] ?? 0;
+    const isShort = nDraftTokens > 0 && nDraftTokens < nVocab;
+    const shortBytes = isShort ? ((lmHead?.sizeBytes ?? 0) / nVocab) * nDraftTokens : 0;
+    // A head in the target's file takes the target's LM head.
+    return sum + shortBytes + (headPath === path ? 0 : editBytes(head, isShort ? undefined : lmHead, edits));
+  }, own);
 }
 
-function lmHeadOf(path: string): GgufTensor | undefined {
-  const { tensors } = readGguf(path);
-  return ["shared_head_head.weight", "output.weight", "token_embd.weight"].map((end) => tensors.find(({ name }) => name.endsWith(end))).find((tensor) => tensor !== undefined);
+function editBytes(layers: readonly GgufTensor[], lmHead: GgufTensor | undefined, edits: readonly GraphEditName[]): number {
+  const halves = edits.includes("f16-copies") ? bytesOfHalves(layers) : 0;
+  const joined = edits.includes("joined-products") ? bytesOfJoined(layers) : 0;
+  return halves + joined + (edits.includes("bf16-head") && lmHead !== undefined ? bytesOfHead(lmHead) : 0);
 }
 
-function lmHeadBytes(path: string): number {
-  const lmHead = lmHeadOf(path);
-  return lmHead === undefined ? 0 : bytesOfHead(lmHead);
-}
-
-function shortHeadBytes(path: string, nTokens: number): number {
-  const lmHead = lmHeadOf(path);
-  const nVocab = lmHead?.shape[1] ?? 0;
-  return lmHead === undefined || nTokens === 0 || nTokens >= nVocab ? 0 : (lmHead.sizeBytes / nVocab) * nTokens;
+/** A head may have one of its own. */
+function lmHeadOf(tensors: readonly GgufTensor[], isHead: boolean): GgufTensor | undefined {
+  const own = isHead ? tensors.find(({ name }) => name.endsWith("shared_head_head.weight")) : undefined;
+  return own ?? ["output.weight", "token_embd.weight"].map((name) => tensors.find((tensor) => tensor.name === name)).find((tensor) => tensor !== undefined);
 }
 
 /** @throws {UserError} for files that do not fit together, or a configuration that libllama refuses. */

@@ -16,12 +16,15 @@ import type { Pointer } from "./structs.ts";
 /** Nine rows take twice as long as eight, and from 136 on (not measured between 48 and 145) the kernel for matrices is faster. */
 export const expertRows = { least: 9, most: 128 } as const;
 
-/** Rows that are told, the best first; the kernel for vectors takes up to eight. On GPUs before Ada it ends earlier for some types (get_mmvq_mmid_max_batch of mmvq.cu). */
-const toldRows = [4, 3, 6, 5, 8, 7] as const;
+/**
+ * Rows that are told, the best first. Experts may be there twice in a told row, which only the kernel for vectors counts: it
+ * takes eight rows of each type from Ada on, four at least before (get_mmvq_mmid_max_batch of mmvq.cu).
+ */
+const toldRows = [4, 3] as const;
 
-/** Nodes of a part, and what all parts have together: the choice in order, which takes three, and what joins two parts. */
+/** Nodes of a part, and of the choice in order, which all parts have together. */
 const nodesOfPart = 9;
-const sharedNodes = 4;
+const sharedNodes = 2;
 
 /** GGML_TYPE_F32, GGML_TYPE_I32. */
 const [f32, i32] = [0n, 26n];
@@ -61,29 +64,28 @@ export function splitExperts(ops: GraphOps, context: Pointer, nodes: GraphNodes,
     const ids = ggml.ggml_view_2d(context, choice, nTold, told, nTold * numberBytes, from * nUsed * numberBytes);
     tensorAt(ids)[words.type] = withType(ids, i32);
     const gated = ggml.ggml_swiglu_split(context, ggml.ggml_mul_mat_id(context, gateWeights, input, ids), ggml.ggml_mul_mat_id(context, upWeights, input, ids));
-    return ggml.ggml_reshape_3d(context, ggml.ggml_mul_mat_id(context, downWeights, gated, ids), outputWidth, nUsed, n);
+    return ggml.ggml_mul_mat_id(context, downWeights, gated, ids);
   });
-  const [first, second] = products as [Pointer, Pointer?];
+  const isOne = products.length === 1;
+  const results = isOne ? products : products.map((product, i) => ggml.ggml_reshape_3d(context, product, outputWidth, nUsed, (parts[i] as ToldPart).n));
   const views = viewsOf(ops, nodes, down);
   return {
     before: index,
-    roots: products,
+    roots: results,
     nNew,
     use: () => {
       for (const at of [gate, up, glu]) nodes.setOp(at, 0);
-      if (second === undefined) {
-        // A view's own source is what has memory: the product before its last shape.
-        const base = tensorAt(first)[words.viewSource] as bigint;
-        const steps = [0, 1, 2, 3].map((i) => nodes.nb(down, i));
-        nodes.setView(down, ops.viewOp, base, 0, steps);
-        for (const view of views.slice(1)) nodes.moveView(view, base, nodes.viewOffset(view), [0, 1, 2, 3].map((i) => nodes.nb(view, i)));
-        nodes.setSource(down, 1, BigInt(nodes.address(glu)));
-        return;
+      if (isOne) {
+        const [product] = products as [Pointer];
+        nodes.setView(down, ops.viewOp, product, 0, nodes.steps(down));
+        for (const view of views.slice(1)) nodes.moveView(view, product, nodes.viewOffset(view), nodes.steps(view));
+      } else {
+        // What reads the product reads the joined parts: they take its place and memory.
+        nodes.setOp(down, ops.concatOp, 2);
+        results.forEach((result, i) => nodes.setSource(down, i, result));
       }
-      // What reads the product reads the joined parts: they take its place and memory.
-      nodes.setOp(down, ops.concatOp, 2);
       // ggml frees the memory of what is last read: the idle unit's, that of its products.
-      [first, second, BigInt(nodes.address(glu))].forEach((source, i) => nodes.setSource(down, i, source));
+      nodes.setSource(down, results.length, BigInt(nodes.address(glu)));
     },
   };
 }

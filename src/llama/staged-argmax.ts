@@ -3,6 +3,9 @@
  * to one block: 45 us for 248,320 numbers on an H200, of one row or of 24, and in 64 parts, with all that the second stage
  * takes, 14 and 26.
  *
+ * A part without a number that can be compared (a broken model's logits are NaN) has no place, -1 with CUDA, and its value is
+ * read from before it; a row of such parts says as little as in one stage.
+ *
  * ggml adds no integers, so a place is put together of floats, which hold each one below 2^24.
  */
 import type { GraphOps } from "./graph-surgery.ts";

@@ -4,125 +4,15 @@
  */
 import * as fc from "fast-check";
 import { afterAll, describe, expect, test } from "vitest";
-import { knownType } from "../../src/gguf/types.ts";
 import { straighten } from "../../src/llama/contiguous-conv.ts";
 import { flattenProduct } from "../../src/llama/flat-products.ts";
-import { GgmlDevice, ggmlType } from "../../src/llama/ggml.ts";
-import { bindGraph, GraphNodes, type Addition } from "../../src/llama/graph-nodes.ts";
-import { bindGraphOps, mostSources, tensorAt, words } from "../../src/llama/graph-surgery.ts";
-import { loadLlama } from "../../src/llama/library.ts";
+import { GraphNodes, type Addition } from "../../src/llama/graph-nodes.ts";
+import { tensorAt } from "../../src/llama/graph-surgery.ts";
 import { splitExperts, toldParts } from "../../src/llama/split-experts.ts";
 import type { Pointer } from "../../src/llama/structs.ts";
+import { addresses, api, device, difference, expectInOrder, expectRefused, expectSame, F32, gegluSplit, ggml, I32, indexOf, ops, placeOf, Q8_0, shapeOf, Sketch, type Join } from "./sketch.ts";
 
-const llama = loadLlama({ device: "cpu" });
-const device = new GgmlDevice(llama, llama.devices.find(({ type }) => type === "cpu") ?? expect.fail("no CPU"), 1);
-const { ggml } = device;
-const ops = bindGraphOps(llama) ?? expect.fail("unknown layout");
-const api = bindGraph(llama);
-const gegluSplit = llama.base.func("ggml_geglu_split", "void *", ["void *", "void *", "void *"]) as Join;
 afterAll(() => device.close());
-
-const { F32, I32, Q8_0 } = ggmlType;
-const { blockSize, blockBytes } = knownType("Q8_0");
-type Join = (context: Pointer, a: Pointer, b: Pointer) => Pointer;
-
-/** A graph that is computed on the CPU. Inputs are made before all nodes, so that none is taken for one. */
-class Sketch implements Disposable {
-  readonly context = device.newContext(1 << 20);
-  readonly graph: Pointer;
-  readonly #inputs: { readonly tensor: Pointer; readonly type: number; readonly n: number }[] = [];
-
-  constructor(size = 1024) {
-    this.graph = ggml.ggml_new_graph_custom(this.context, size, false);
-  }
-
-  input(type: number, a: number, b = 1, c = 1): Pointer {
-    const tensor = ggml.ggml_new_tensor_3d(this.context, type, a, b, c);
-    this.#inputs.push({ tensor, type, n: a * b * c });
-    return tensor;
-  }
-
-  /** Lists tensors after what they are computed from. */
-  list(...tensors: readonly Pointer[]): GraphNodes {
-    for (const tensor of tensors) ggml.ggml_build_forward_expand(this.graph, tensor);
-    return new GraphNodes(api, this.graph);
-  }
-
-  compute(outputs: readonly Pointer[]): number[] {
-    // As a scheduler does it: memory is used again once nobody reads what lies there.
-    for (const { tensor } of this.#inputs) ggml.ggml_set_input(tensor);
-    for (const output of outputs) ggml.ggml_set_output(output);
-    const memory = ggml.ggml_gallocr_new(ggml.ggml_backend_get_default_buffer_type(device.backend));
-    expect(ggml.ggml_gallocr_alloc_graph(memory, this.graph)).toBe(true);
-    this.#inputs.filter(({ tensor }) => tensorAt(tensor)[words.buffer] !== 0n).forEach(({ tensor, type, n }, k) => {
-      const data = Float32Array.from({ length: n }, (_, i) => Math.sin(1.7 * i + i * i + k));
-      const blocks = new Uint8Array((n / blockSize) * blockBytes);
-      if (type === Q8_0) ggml.ggml_quantize_chunk(type, data, blocks, 0, n / blockSize, blockSize, null);
-      device.set(tensor, type === Q8_0 ? blocks : data);
-    });
-    device.compute(this.graph);
-    const numbers = outputs.flatMap((tensor) => [...device.get(tensor, new Float32Array(ggml.ggml_nelements(tensor)))]);
-    ggml.ggml_gallocr_free(memory);
-    return numbers;
-  }
-
-  [Symbol.dispose](): void {
-    ggml.ggml_free(this.context);
-  }
-}
-
-/** `at` is the node that an edit looks at. */
-type Drawing = { readonly at: Pointer; readonly outputs: readonly Pointer[] };
-type Draw<D extends Drawing = Drawing> = (sketch: Sketch) => D;
-type Edit = (sketch: Sketch, nodes: GraphNodes, index: number) => Addition | undefined;
-
-const addresses = (nodes: GraphNodes): number[] => Array.from({ length: nodes.n }, (_, i) => nodes.address(nodes.at(i)));
-const indexOf = (nodes: GraphNodes, tensor: Pointer): number => addresses(nodes).indexOf(Number(tensor));
-const placeOf = (nodes: GraphNodes, tensor: Pointer): number => nodes.at(indexOf(nodes, tensor));
-const shapeOf = (nodes: GraphNodes, tensor: Pointer): number[][] => [[0, 1, 2, 3].map((i) => nodes.ne(placeOf(nodes, tensor), i)), [0, 1, 2, 3].map((i) => nodes.nb(placeOf(nodes, tensor), i))];
-const difference = (a: readonly number[], b: readonly number[]): number => (a.length === b.length ? Math.max(...a.map((x, i) => Math.abs(x - (b[i] as number)))) : Infinity);
-
-/** No node stands before what it is computed from, and none is listed twice. */
-function expectInOrder(nodes: GraphNodes): void {
-  const indices = new Map(addresses(nodes).map((address, i) => [address, i]));
-  expect(indices.size).toBe(nodes.n);
-  for (let i = 0; i < nodes.n; i++) for (let k = 0; k < mostSources; k++) expect(indices.get(nodes.source(nodes.at(i), k)) ?? -1).toBeLessThan(i);
-}
-
-/** The same graph as it is and edited: what is new is listed before the node, what was there stays in its order, and the outputs are the same. */
-function expectSame<D extends Drawing>(draw: Draw<D>, edit: Edit, check: (edited: GraphNodes, drawing: D, nAdded: number) => void): void {
-  using plain = new Sketch();
-  const { outputs } = draw(plain);
-  plain.list(...outputs);
-  const expected = plain.compute(outputs);
-  expect(Math.max(...expected)).toBeGreaterThan(0.5);
-  using sketch = new Sketch();
-  const drawing = draw(sketch);
-  const nodes = sketch.list(...drawing.outputs);
-  const old = addresses(nodes);
-  const index = indexOf(nodes, drawing.at);
-  const described = (): string[] => old.map((address) => tensorAt(BigInt(address)).join());
-  const before = described();
-  const addition = edit(sketch, nodes, index) ?? expect.fail("refused");
-  // What asked for it may still leave it out.
-  expect([addition.before, addresses(nodes), described()]).toEqual([index, old, before]);
-  nodes.insert([addition]);
-  const edited = sketch.list();
-  const nAdded = edited.n - nodes.n;
-  const list = addresses(edited);
-  expect([...list.slice(0, index), ...list.slice(index + nAdded)]).toEqual(old);
-  expect(nAdded).toBeLessThanOrEqual(addition.nNew);
-  expectInOrder(edited);
-  check(edited, drawing, nAdded);
-  expect(difference(sketch.compute(drawing.outputs), expected)).toBeLessThan(1e-3);
-}
-
-function expectRefused(draw: Draw, edit: Edit): void {
-  using sketch = new Sketch();
-  const { at, outputs } = draw(sketch);
-  const nodes = sketch.list(...outputs);
-  expect(edit(sketch, nodes, indexOf(nodes, at))).toBeUndefined();
-}
 
 /** `other` is what is not as gate has it, `given` what no node computes, `twice` what something else reads too. */
 interface Experts {
@@ -155,7 +45,7 @@ const split = (sketch: Sketch, nodes: GraphNodes, index: number, nFree = 1000, i
   splitExperts(ops, sketch.context, nodes, index, nFree, isNear);
 
 describe("splitExperts", () => {
-  test.each([[9, 3, 1], [12, 4, 1], [17, 4, 2], [24, 4, 1], [25, 5, 1], [26, 4, 2], [49, 7, 1], [128, 4, 1]])("tells %i rows as %i, in %i parts", (nRows, told, nParts) => {
+  test.each([[9, 3, 1], [12, 4, 1], [17, 4, 2], [24, 4, 1], [25, 4, 2], [26, 4, 2], [128, 4, 1]])("tells %i rows as %i, in %i parts", (nRows, told, nParts) => {
     expectSame(drawExperts({ nRows }), split, (edited, { gate, up, glu, at }) => {
       expect([gate, up, glu].map((tensor) => edited.op(placeOf(edited, tensor)))).toEqual([0, 0, 0]);
       const joined = placeOf(edited, at);
@@ -218,18 +108,18 @@ describe("splitExperts", () => {
     const { weights, at, outputs } = drawExperts()(sketch);
     const nodes = sketch.list(...outputs);
     const index = indexOf(nodes, at);
-    expect(split(sketch, nodes, index, 13)?.nNew).toBe(13);
-    expect(split(sketch, nodes, index, 12)).toBeUndefined();
-    for (const far of weights) expect(split(sketch, nodes, index, 13, (w) => w !== far)).toBeUndefined();
+    expect(split(sketch, nodes, index, 11)?.nNew).toBe(11);
+    expect(split(sketch, nodes, index, 10)).toBeUndefined();
+    for (const far of weights) expect(split(sketch, nodes, index, 11, (w) => w !== far)).toBeUndefined();
   });
 
-  test("parts leave out no row, and are told as eight at most", () => {
+  test("parts leave out no row, and are told as four at most", () => {
     fc.assert(
       fc.property(fc.integer({ min: 9, max: 128 }), (n) => {
         const parts = toldParts(n);
         expect(parts.map(({ from }) => from)).toEqual([0, parts[0]?.n].slice(0, parts.length));
         expect(parts.reduce((sum, part) => sum + part.n, 0)).toBe(n);
-        for (const { n: rows, told } of parts) expect([rows % told, told <= 8, told >= (parts.length === 1 ? 3 : 1)]).toEqual([0, true, true]);
+        for (const { n: rows, told } of parts) expect([rows % told, told <= 4, told >= (parts.length === 1 ? 3 : 1)]).toEqual([0, true, true]);
       }),
     );
   });
@@ -254,7 +144,7 @@ const drawStack = ({ nSeqs = 4, nStacks = 1, nWeights = 1, toRows = (_, x) => x,
   const output = toOutput === undefined ? ggml.ggml_reshape_2d(context, product, 5, nRows) : toOutput(context, product, ggml.ggml_reshape_4d(context, other, 5, 2, nSeqs, nStacks));
   return { rows, at: product, outputs: twice === undefined ? [output] : [output, ggml.ggml_cont(context, { rows, product }[twice])] };
 };
-const flatten: Edit = (_, nodes, index) => flattenProduct(ops, nodes, index);
+const flatten = (_: Sketch, nodes: GraphNodes, index: number): Addition | undefined => flattenProduct(ops, nodes, index);
 
 describe("flattenProduct", () => {
   test("makes one product of all rows", () => {
@@ -291,7 +181,7 @@ const drawConv = ({ nRows = 3, nSeqs = 4, join = (context, a, b) => ggml.ggml_co
   const at = join(sketch.context, state, toPart(sketch, ggml.ggml_transpose(sketch.context, rows)));
   return { at, outputs: [at] };
 };
-const straightened: Edit = (sketch, nodes, index) => straighten(ops, sketch.context, nodes, index, 1);
+const straightened = (sketch: Sketch, nodes: GraphNodes, index: number): Addition | undefined => straighten(ops, sketch.context, nodes, index, 1);
 
 describe("straighten", () => {
   test.each([[2, 4], [3, 4], [8, 9]])("copies %i rows of %i sequences into order first", (nRows, nSeqs) => {

@@ -62,6 +62,11 @@ test("a shorter LM head is counted by its rows, copies by the weights of the tru
     expect(besideBytes(facts, [], 0, ["f16-copies"])).toBe(halves);
     const joined = besideBytes(facts, [], 0, ["joined-products", "joined-norms"]);
     expect(joined).toBe((3 * (512 + 256 + 4 + 4) + (512 + 128 + 128)) * 136);
+    // The LM head of 1,024 by 256: a head in the same file takes the same copy, one in a file of its own another, and none where it is short.
+    const [lmHead, other] = [1024 * 256 * 2, path.join(folder, "other.gguf")];
+    fs.copyFileSync(file, other);
+    const headBytes = [[file], [other]].map((heads) => [0, 300].map((nTokens) => besideBytes(facts, heads, nTokens, ["bf16-head"])));
+    expect(headBytes).toEqual([[lmHead, lmHead + 300 * 210], [2 * lmHead, lmHead + 300 * 210]]);
     expect(besideBytes(facts, [], 0, ["bf16-copies", "f16-copies", "joined-products"])).toBe(bf16 + joined + halves);
   } finally {
     fs.rmSync(folder, { recursive: true });
