@@ -282,6 +282,14 @@ describe("edits of libllama's graphs", () => {
     expect(context.graphEdits?.problem()).toMatch(/other\.gguf holds no tensor blk\.3\.\S+ as it was loaded/);
     expect(tokensOf(context)).toEqual(tokensOf(unedited));
     expect(context.graphEdits?.counts).toEqual({ ...noneChanged, "contiguous-conv": nRecurrent });
+    // Nor are some products joined and others not.
+    using joined = contextWith(model, matrices, ["joined-products", "contiguous-conv"]);
+    expect(joined.graphEdits?.problem()).toMatch(/other\.gguf holds no tensor blk\.3\.\S+ as it was loaded/);
+    const { rows } = joined;
+    rows.n = 4;
+    for (let row = 0; row < 4; row++) [rows.tokens[row], rows.positions[row], rows.seqs[row], rows.outputs[row]] = [300 + row, 0, row, 1];
+    joined.decode();
+    expect(joined.graphEdits?.counts).toEqual(noneChanged);
     // A second context finds nothing of the first one's attempt.
     using again = contextWith(model, matrices, ["bf16-copies"]);
     expect(again.graphEdits?.problem()).toMatch(/holds no tensor/);
