@@ -4,8 +4,8 @@
  * Up to eight rows ggml-cuda multiplies quantized matrices by a kernel of its own for vectors (MMVQ_MAX_BATCH_SIZE of
  * mmvq.cuh), beyond that by one for matrices (mmq.cu). A BF16 matrix takes cuBLAS there. Measured on an H200, microseconds in
  * IQ4_XS and in BF16: 2,048 by 512 13 and 7 (24 rows), 37 and 10 (1,160 rows of prompts); 2,048 by 8,192 19 and 13, 206 and 60.
- * An LM head of 248,320 rows in Q6_K is slow already with few rows: 272 us for two, 548 for eight, in BF16 240 and as much as
- * its bytes take. Beyond sixteen rows cuBLAS rounds results to BF16 as well, which logits shall not be.
+ * An LM head of 248,320 rows in Q6_K is slow already with few rows: 272 us for two, 548 for eight, in BF16 241
+ * and 282. Beyond sixteen rows cuBLAS rounds results to BF16 as well, which logits shall not be.
  * Values are those of the quantized matrix, rounded to eight bits of mantissa; activations are rounded to BF16, where the
  * other kernel rounds them to int8.
  */
@@ -19,7 +19,7 @@ import { isLeaf, tensorAt, typeOf, words } from "./graph-surgery.ts";
 import type { Llama } from "./library.ts";
 import type { Pointer } from "./structs.ts";
 
-/** Rows of a step for which the LM head's copy is faster, and exact but for its own values. */
+/** Rows of a step for which the LM head's copy is faster, and its results are not rounded. */
 export const headRows = { least: 2, most: 16 } as const;
 
 /** The largest that was measured; beyond it memory counts, and reading a matrix four times as wide. It also leaves out LM heads. */

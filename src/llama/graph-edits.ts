@@ -10,7 +10,7 @@
  * - joined-norms: query and key of linear attention are normed by one node (joined-norms.ts).
  * - joined-products: matrices that multiply the same rows become one (joined-products.ts).
  * - joined-snapshots: states kept for rollback are copied at once (joined-snapshots.ts).
- * - split-experts: experts of more than eight rows are computed in parts of up to eight (split-experts.ts).
+ * - split-experts: experts of more than eight rows are told as those of four or three (split-experts.ts).
  */
 import { graphEditNames, type GraphEditName } from "../config/engine-options.ts";
 import { errorMessage } from "../util/errors.ts";

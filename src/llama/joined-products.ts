@@ -3,7 +3,7 @@
  *
  * A layer of linear attention multiplies the same normed rows by four matrices (query, key and value; the gate z; alpha;
  * beta), one of attention by three. For each ggml-cuda quantizes the rows anew and launches a kernel that fills the device
- * badly: alpha and beta have 32 rows. Of a step of few rows that is a good part, for it is all latency (some fifty kernels of
+ * badly: alpha and beta have 32 rows. Of a step of few rows that is a good part, for it is all latency (some forty kernels of
  * 1 to 14 microseconds a layer on an H200). Up to eight rows each number is computed as before (mmvq.cu: a row of the matrix
  * by a column at a time), so the bits are the same.
  *

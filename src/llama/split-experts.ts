@@ -5,8 +5,8 @@
  *
  * So n rows of u experts each are told as t rows of n u / t: what each row chose lies there one behind the other, and the
  * results lie where they were wanted. Each row is repeated u times for it. Measured on an H200, 256 experts of 512 in IQ4_XS, 8 a
- * row, us a layer, by the kernel for matrices and so: 168 and 121 for 16 rows; 289 and 176 for 24; 362 and 230 for 32; 487 and
- * 338 for 48. Four rows are best, or three; five to eight take 1 to 2% more, two 20%, one 80%.
+ * row, us a layer, by the kernel for matrices and so: 168 and 121 for 16 rows; 289 and 175 for 24; 362 and 230 for 32; 487 and
+ * 338 for 48. Four rows are best, or three; five to eight take up to 3% more, two 20%, one 80%.
  */
 import { ggmlType } from "../gguf/types.ts";
 import { viewsOf, type Addition, type GraphNodes } from "./graph-nodes.ts";
