@@ -15,7 +15,7 @@ import { EditMatrices } from "../../src/llama/edit-matrices.ts";
 import { automaticEdits, usefulEdits } from "../../src/llama/graph-edits.ts";
 import { tensorAt, words } from "../../src/llama/graph-surgery.ts";
 import { readModelFacts } from "../../src/llama/head-check.ts";
-import { loadLlama } from "../../src/llama/library.ts";
+import { captureLog, loadLlama } from "../../src/llama/library.ts";
 import { loadModel, type Model } from "../../src/llama/model.ts";
 
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), "graph-edits-"));
@@ -304,6 +304,22 @@ describe("edits of libllama's graphs", () => {
     using second = contextWith(model, matrices, ["bf16-copies"]);
     expect(tokensOf(second)).toEqual(tokens);
     expect([first.graphEdits?.problem(), second.graphEdits?.problem()]).toEqual([undefined, undefined]);
+  });
+
+  test("default edits take no memory for computing, by libllama's own figure, but for one layer's rows in order", () => {
+    const llama = loadLlama({ device: "cpu" });
+    using model = loadModel(llama, modelPath, { facts: readModelFacts(modelPath), loadMtp: true, device: "cpu" });
+    const sizeWith = (graphEdits: readonly GraphEditName[]): number => {
+      using matrices = new EditMatrices(llama, modelPath);
+      const { result: context, lines } = captureLog(llama, () => contextWith(model, matrices, graphEdits));
+      context.close();
+      return Number(lines.map((line) => /compute buffer size = +([\d.]+) MiB/.exec(line)?.[1]).find((size) => size !== undefined));
+    };
+    const unedited = sizeWith([]);
+    expect(unedited).toBeGreaterThan(1);
+    const sizes = automaticEdits([{ name: "CUDA0", description: "NVIDIA H200" }]).map((name) => ({ name, size: sizeWith([name]) }));
+    // 64 rows of 512 channels; figures have two digits.
+    for (const { name, size } of sizes) expect({ name, isMore: size - unedited > (name === "contiguous-conv" ? 0.13 : 0.005) }).toEqual({ name, isMore: false });
   });
 
   test("a context whose slots are all sampled on the host says that it is not edited", () => {
