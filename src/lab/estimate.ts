@@ -43,8 +43,8 @@ export async function estimateProfile(recipe: Recipe, profile: Profile): Promise
     const lmHeads = headPaths.length > 0 ? headPaths : [options.model];
     // None of "auto" takes memory.
     const edits = options.graphEdits === "auto" ? [] : options.graphEdits;
-    const beside = besideBytes(readModelFacts(options.model), isSpeculative ? lmHeads : [], typeof vocab === "number" ? vocab : vocab.tokens.length, edits);
-    return estimate.totalBytes + options.decodeGroups * beside;
+    const { shared, each } = besideBytes(readModelFacts(options.model), isSpeculative ? lmHeads : [], typeof vocab === "number" ? vocab : vocab.tokens.length, edits);
+    return estimate.totalBytes + shared + options.decodeGroups * each;
   } catch (error) {
     if (error instanceof UserError) return undefined;
     throw error;

@@ -14,6 +14,7 @@ import { usefulEdits } from "./graph-edits.ts";
 import { checkHead, checkTarget, readModelFacts, type ModelFacts } from "./head-check.ts";
 import { loadLlama } from "./library.ts";
 import { loadModel, type Model, type ModelOptions } from "./model.ts";
+import { SharedMatrices } from "./shared-matrices.ts";
 import { Staging } from "./staging.ts";
 import type { Pointer } from "./structs.ts";
 import { chooseThreads } from "./threads.ts";
@@ -84,6 +85,8 @@ export interface BackendOptions {
 export interface SharedModels {
   readonly model: Pointer;
   readonly heads: readonly Pointer[];
+  /** Of matrices that one group makes for all; undefined: each makes its own. */
+  readonly matrices?: SharedArrayBuffer;
 }
 
 export interface LlamaBackend extends Backend, Disposable {
@@ -122,11 +125,12 @@ export function createBackend(options: BackendOptions): LlamaBackend {
     const { model, headModels } = loadModels(options, keep);
     const { llama } = model;
     const plan = planContexts(options, model, headModels.length);
-    const matrices = keep(new EditMatrices(llama, model.path));
+    const made = options.shared?.matrices === undefined ? undefined : new SharedMatrices(options.shared.matrices);
+    const matrices = keep(new EditMatrices(llama, model.path, made));
     const target = keep(createContext(model, plan.target, matrices));
     const plainTarget = plan.plainTarget === undefined ? undefined : keep(createContext(model, plan.plainTarget, matrices));
     const staging = plainTarget === undefined ? undefined : keep(new Staging(llama, model.devices));
-    const heads = headModels.map((head, i) => keep(createContext(head, plan.heads[i] as ContextOptions, head === model ? matrices : keep(new EditMatrices(llama, head.path)))));
+    const heads = headModels.map((head, i) => keep(createContext(head, plan.heads[i] as ContextOptions, head === model ? matrices : keep(new EditMatrices(llama, head.path, made)))));
     const vocab = new Vocab(model, false);
     return {
       target,

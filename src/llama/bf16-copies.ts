@@ -13,7 +13,7 @@ import koffi from "koffi";
 import type { GgufTensor } from "../gguf/header.ts";
 import { ggmlType, knownType, type GgmlType } from "../gguf/types.ts";
 import { UserError } from "../util/errors.ts";
-import { DerivedMatrices, type StoredRows } from "./device-matrix.ts";
+import { DerivedMatrices, type Sharing, type StoredRows } from "./device-matrix.ts";
 import { bindGgml, type Ggml } from "./ggml-ops.ts";
 import { isLeaf, tensorAt, typeOf, words } from "./graph-surgery.ts";
 import type { Llama } from "./library.ts";
@@ -38,8 +38,8 @@ export class Bf16Copies extends DerivedMatrices {
   readonly #mostElements: number;
 
   /** @param mostElements of a matrix that is copied */
-  constructor(llama: Llama, modelPath: string, mostElements = mostCopied) {
-    super(llama, modelPath);
+  constructor(llama: Llama, modelPath: string, sharing?: Sharing, mostElements = mostCopied) {
+    super(llama, modelPath, sharing);
     this.#mostElements = mostElements;
     this.#api = bindGgml(llama.base, ["ggml_fp32_to_bf16_row"]);
     this.#traitsOf = llama.base.func("ggml_get_type_traits", "void *", ["int32_t"]) as (typeId: number) => Pointer;

@@ -10,6 +10,7 @@ import { readFully } from "../util/files.ts";
 import { bindGgml, type Ggml } from "./ggml-ops.ts";
 import { tensorAt, typeOf, words } from "./graph-surgery.ts";
 import type { Llama } from "./library.ts";
+import type { SharedMatrices } from "./shared-matrices.ts";
 import type { Nullable, Pointer } from "./structs.ts";
 
 /** GGML_BACKEND_BUFFER_USAGE_WEIGHTS: the scheduler computes where weights are. */
@@ -146,6 +147,11 @@ export class DeviceMatrices {
     return this.#made.length;
   }
 
+  /** The one made last belongs to somebody else from now on. */
+  giveAway(): void {
+    this.#made.pop();
+  }
+
   /** Contexts whose graphs hold the matrices must be freed before. @param from frees the matrices made after so many */
   close(from = 0): void {
     for (const { context, buffer } of this.#made.splice(from)) {
@@ -155,13 +161,21 @@ export class DeviceMatrices {
   }
 }
 
+/** Where matrices of a kind are found that other groups have made, and given to them. */
+export interface Sharing {
+  readonly kind: number;
+  readonly matrices: SharedMatrices;
+}
+
 /** Matrices made of one or several of the model's each, found by the addresses of those. */
 export abstract class DerivedMatrices implements Disposable {
   protected readonly matrices: DeviceMatrices;
   readonly #derived = new Map<string, Pointer>();
+  readonly #sharing: Sharing | undefined;
 
-  constructor(llama: Llama, modelPath: string) {
+  constructor(llama: Llama, modelPath: string, sharing?: Sharing) {
     this.matrices = new DeviceMatrices(llama, modelPath);
+    this.#sharing = sharing;
   }
 
   /** @param parts of one matrix; undefined: of these none is made */
@@ -170,7 +184,7 @@ export abstract class DerivedMatrices implements Disposable {
   /**
    * Makes those that are not there yet.
    * @param sets addresses of ggml_tensors
-   * @throws {UserError} when the device has no room, or the file does not hold what is in memory; none of these are left then
+   * @throws {UserError} when the device has no room, or the file does not hold what is in memory; none of these are left then, but those given away
    */
   make(sets: Iterable<readonly number[]>): void {
     const nBefore = this.matrices.n;
@@ -178,10 +192,14 @@ export abstract class DerivedMatrices implements Disposable {
     try {
       for (const parts of sets) {
         const key = parts.join();
-        const matrix = this.#derived.has(key) ? undefined : this.derive(parts.map((address) => BigInt(address)));
+        if (this.#derived.has(key)) continue;
+        const { kind, matrices } = this.#sharing ?? {};
+        const shared = kind === undefined ? undefined : matrices?.find(kind, parts);
+        const matrix = shared ?? this.derive(parts.map((address) => BigInt(address)));
         if (matrix === undefined) continue;
         this.#derived.set(key, matrix);
         made.push(key);
+        if (kind !== undefined && shared === undefined && matrices?.give(kind, parts, matrix) === true) this.matrices.giveAway();
       }
     } catch (error) {
       for (const key of made) this.#derived.delete(key);

@@ -7,7 +7,7 @@
  * range: weights below 6e-5 lose bits, and rows above 65,504 would overflow, which normed ones are far from.
  */
 import type { GgufTensor } from "../gguf/header.ts";
-import { DerivedMatrices } from "./device-matrix.ts";
+import { DerivedMatrices, type Sharing } from "./device-matrix.ts";
 import { bindGgml, type Ggml } from "./ggml-ops.ts";
 import { isLeaf, tensorAt, typeOf, words } from "./graph-surgery.ts";
 import type { Llama } from "./library.ts";
@@ -25,8 +25,8 @@ const mostElements = 1 << 22;
 export class F16Copies extends DerivedMatrices {
   readonly #api: Pick<Ggml, "ggml_fp32_to_fp16_row">;
 
-  constructor(llama: Llama, modelPath: string) {
-    super(llama, modelPath);
+  constructor(llama: Llama, modelPath: string, sharing?: Sharing) {
+    super(llama, modelPath, sharing);
     this.#api = bindGgml(llama.base, ["ggml_fp32_to_fp16_row"]);
   }
 

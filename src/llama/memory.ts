@@ -59,23 +59,25 @@ export function weightBytes(path: string, nTrunkLayers: number, loadsMtp: boolea
 }
 
 /**
- * Bytes that each group of slots has beside the weights: matrices for edits of the target's graphs and of the heads', and the rows of a shorter LM head for each head.
+ * Bytes beside the weights: what all groups of slots share, matrices for edits of the target's graphs and of the heads', and what each has, the rows of a shorter LM head for each head.
  * @param headPaths the target's own file for a head that is in it
  * @param nDraftTokens 0: drafts choose among all
  */
-export function besideBytes({ path, nTrunkLayers }: { readonly path: string; readonly nTrunkLayers: number }, headPaths: readonly string[], nDraftTokens: number, edits: readonly GraphEditName[]): number {
+export function besideBytes({ path, nTrunkLayers }: { readonly path: string; readonly nTrunkLayers: number }, headPaths: readonly string[], nDraftTokens: number, edits: readonly GraphEditName[]): { readonly shared: number; readonly each: number } {
   const { tensors } = readGguf(path);
   const trunk = tensors.filter(({ name }) => !(Number(/^blk\.(\d+)\./.exec(name)?.[1] ?? -1) >= nTrunkLayers) && name !== "output.weight" && name !== "token_embd.weight");
   const own = (edits.includes("bf16-copies") ? bytesOfCopies(trunk) : 0) + editBytes(trunk, lmHeadOf(tensors, false), edits);
-  return headPaths.reduce((sum, headPath) => {
+  let [shared, each] = [own, 0];
+  for (const headPath of headPaths) {
     const head = readGguf(headPath).tensors;
     const lmHead = lmHeadOf(head, true);
     const nVocab = lmHead?.shape[1] ?? 0;
     const isShort = nDraftTokens > 0 && nDraftTokens < nVocab;
-    const shortBytes = isShort ? ((lmHead?.sizeBytes ?? 0) / nVocab) * nDraftTokens : 0;
+    if (isShort) each += ((lmHead?.sizeBytes ?? 0) / nVocab) * nDraftTokens;
     // A head in the target's file takes the target's LM head.
-    return sum + shortBytes + (headPath === path ? 0 : editBytes(head, isShort ? undefined : lmHead, edits));
-  }, own);
+    if (headPath !== path) shared += editBytes(head, isShort ? undefined : lmHead, edits);
+  }
+  return { shared, each };
 }
 
 function editBytes(layers: readonly GgufTensor[], lmHead: GgufTensor | undefined, edits: readonly GraphEditName[]): number {

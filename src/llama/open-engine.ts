@@ -17,6 +17,7 @@ import { draftVocabOf } from "./draft-vocab.ts";
 import { automaticEdits } from "./graph-edits.ts";
 import { loadLlama, selectDevices } from "./library.ts";
 import type { Model } from "./model.ts";
+import { sharedMatrixMemory } from "./shared-matrices.ts";
 import type { Pointer } from "./structs.ts";
 
 export interface OpenEngineHooks {
@@ -138,7 +139,7 @@ export function loadShared(options: EngineOptions, progress: (fraction: number, 
   const open: Model[] = [];
   const { model, headModels } = loadModels(backendOptions(options, { progress }, gpus), (loaded) => (open.push(loaded), loaded));
   return {
-    models: { model: model.pointer, heads: headModels.map((head) => head.pointer) },
+    models: { model: model.pointer, heads: headModels.map((head) => head.pointer), matrices: sharedMatrixMemory() },
     loadedBytes: () => usedBytes(llama.deviceApi, gpus) - before,
     close: () => {
       for (const loaded of open.toReversed()) loaded.close();

@@ -17,6 +17,7 @@ import { tensorAt, words } from "../../src/llama/graph-surgery.ts";
 import { readModelFacts } from "../../src/llama/head-check.ts";
 import { captureLog, loadLlama } from "../../src/llama/library.ts";
 import { loadModel, type Model } from "../../src/llama/model.ts";
+import { sharedMatrixMemory, SharedMatrices } from "../../src/llama/shared-matrices.ts";
 
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), "graph-edits-"));
 afterAll(() => fs.rmSync(folder, { recursive: true }));
@@ -304,6 +305,29 @@ describe("edits of libllama's graphs", () => {
     using second = contextWith(model, matrices, ["bf16-copies"]);
     expect(tokensOf(second)).toEqual(tokens);
     expect([first.graphEdits?.problem(), second.graphEdits?.problem()]).toEqual([undefined, undefined]);
+  });
+
+  test("one group makes matrices for all, and the others keep them when it ends", () => {
+    const llama = loadLlama({ device: "cpu" });
+    using model = loadModel(llama, modelPath, { facts: readModelFacts(modelPath), loadMtp: true, device: "cpu" });
+    const memory = sharedMatrixMemory();
+    const groups = [0, 1, 2].map((group) => {
+      // A model path that holds nothing: the second and third group read no file.
+      const matrices = new EditMatrices(llama, group === 0 ? modelPath : "no file", new SharedMatrices(memory));
+      return { matrices, context: contextWith(model, matrices, ["bf16-copies", "bf16-head", "f16-copies", "joined-products"]) };
+    });
+    expect(groups.map(({ context }) => context.graphEdits?.problem())).toEqual([undefined, undefined, undefined]);
+    const [first, second, third] = groups as [(typeof groups)[0], (typeof groups)[0], (typeof groups)[0]];
+    const tokens = tokensOf(first.context);
+    expect(first.context.graphEdits?.counts["joined-products"]).toBe(shape.nLayers);
+    first.context.close();
+    first.matrices.close();
+    expect(tokensOf(second.context)).toEqual(tokens);
+    expect(second.context.graphEdits?.counts["joined-products"]).toBe(shape.nLayers);
+    for (const { context, matrices } of [second, third]) {
+      context.close();
+      matrices.close();
+    }
   });
 
   test("default edits take no memory for computing, by libllama's own figure, but for one layer's rows in order", () => {

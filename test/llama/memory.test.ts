@@ -51,23 +51,24 @@ test("a shorter LM head is counted by its rows, copies by the weights of the tru
     await synthesize({ shape, type: "IQ4_XS", headType: "Q6_K", output: file, seed: 1 });
     const facts = { path: file, nTrunkLayers: shape.nLayers };
     // Rows of 256 in Q6_K.
-    expect(besideBytes(facts, [file, file], 300, [])).toBe(2 * 300 * 210);
-    for (const nTokens of [0, 1024, 5000]) expect(besideBytes(facts, [file], nTokens, [])).toBe(0);
+    expect(besideBytes(facts, [file, file], 300, [])).toEqual({ shared: 0, each: 2 * 300 * 210 });
+    for (const nTokens of [0, 1024, 5000]) expect(besideBytes(facts, [file], nTokens, [])).toEqual({ shared: 0, each: 0 });
     const weights = readGgufHeader(file).tensors.filter(({ name, shape: sizes, type }) => /^blk\.[0-3]\./.test(name) && sizes.length === 2 && type?.name !== "F32");
     expect(weights.length).toBeGreaterThan(20);
     const bf16 = weights.reduce((sum, { nElements }) => sum + 2 * nElements, 0);
-    expect(besideBytes(facts, [], 300, ["bf16-copies"])).toBe(bf16);
+    expect(besideBytes(facts, [], 300, ["bf16-copies"]).shared).toBe(bf16);
     // A router of 256 by 4 in each layer, and a convolution of 512 by 4 in three, which is never copied; then in IQ4_XS four matrices of linear attention and three of attention.
     const halves = (shape.nLayers * 256 * 4 + 3 * 512 * 4) * 2;
-    expect(besideBytes(facts, [], 0, ["f16-copies"])).toBe(halves);
-    const joined = besideBytes(facts, [], 0, ["joined-products", "joined-norms"]);
+    expect(besideBytes(facts, [], 0, ["f16-copies"]).shared).toBe(halves);
+    const joined = besideBytes(facts, [], 0, ["joined-products", "joined-norms"]).shared;
     expect(joined).toBe((3 * (512 + 256 + 4 + 4) + (512 + 128 + 128)) * 136);
     // The LM head of 1,024 by 256: a head in the same file takes the same copy, one in a file of its own another, and none where it is short.
     const [lmHead, other] = [1024 * 256 * 2, path.join(folder, "other.gguf")];
     fs.copyFileSync(file, other);
     const headBytes = [[file], [other]].map((heads) => [0, 300].map((nTokens) => besideBytes(facts, heads, nTokens, ["bf16-head"])));
-    expect(headBytes).toEqual([[lmHead, lmHead + 300 * 210], [2 * lmHead, lmHead + 300 * 210]]);
-    expect(besideBytes(facts, [], 0, ["bf16-copies", "f16-copies", "joined-products"])).toBe(bf16 + joined + halves);
+    const [whole, short] = [{ shared: lmHead, each: 0 }, { shared: lmHead, each: 300 * 210 }];
+    expect(headBytes).toEqual([[whole, short], [{ shared: 2 * lmHead, each: 0 }, short]]);
+    expect(besideBytes(facts, [], 0, ["bf16-copies", "f16-copies", "joined-products"]).shared).toBe(bf16 + joined + halves);
   } finally {
     fs.rmSync(folder, { recursive: true });
   }
