@@ -85,8 +85,8 @@ export interface BackendOptions {
 export interface SharedModels {
   readonly model: Pointer;
   readonly heads: readonly Pointer[];
-  /** Of matrices that one group makes for all; undefined: each makes its own. */
-  readonly matrices?: SharedArrayBuffer;
+  /** Of matrices that one group makes for all (shared-matrices.ts). */
+  readonly matrices: SharedArrayBuffer;
 }
 
 export interface LlamaBackend extends Backend, Disposable {
@@ -125,7 +125,7 @@ export function createBackend(options: BackendOptions): LlamaBackend {
     const { model, headModels } = loadModels(options, keep);
     const { llama } = model;
     const plan = planContexts(options, model, headModels.length);
-    const made = options.shared?.matrices === undefined ? undefined : new SharedMatrices(options.shared.matrices);
+    const made = options.shared === undefined ? undefined : new SharedMatrices(options.shared.matrices);
     const matrices = keep(new EditMatrices(llama, model.path, made));
     const target = keep(createContext(model, plan.target, matrices));
     const plainTarget = plan.plainTarget === undefined ? undefined : keep(createContext(model, plan.plainTarget, matrices));

@@ -10,7 +10,7 @@ import { readFully } from "../util/files.ts";
 import { bindGgml, type Ggml } from "./ggml-ops.ts";
 import { tensorAt, typeOf, words } from "./graph-surgery.ts";
 import type { Llama } from "./library.ts";
-import type { SharedMatrices } from "./shared-matrices.ts";
+import type { OwnedMatrix, SharedMatrices } from "./shared-matrices.ts";
 import type { Nullable, Pointer } from "./structs.ts";
 
 /** GGML_BACKEND_BUFFER_USAGE_WEIGHTS: the scheduler computes where weights are. */
@@ -88,7 +88,7 @@ export class DeviceMatrices {
   readonly #api: Pick<Ggml, (typeof functions)[number]>;
   readonly #modelPath: string;
   #tensors: ReadonlyMap<string, GgufTensor> | undefined;
-  readonly #made: { readonly context: Pointer; readonly buffer: Pointer }[] = [];
+  readonly #made: OwnedMatrix[] = [];
 
   constructor(llama: Llama, modelPath: string) {
     this.#api = bindGgml(llama.base, functions);
@@ -123,7 +123,7 @@ export class DeviceMatrices {
       api.ggml_free(context);
       throw new UserError(`the device has no memory for a matrix of ${nRows} rows of ${width}, beside ${api.ggml_get_name(weights)}`);
     }
-    this.#made.push({ context, buffer });
+    this.#made.push({ matrix: tensor, context, buffer });
     api.ggml_backend_buffer_set_usage(buffer, usageWeights);
     let at = 0;
     for (const piece of data) {
@@ -147,19 +147,27 @@ export class DeviceMatrices {
     return this.#made.length;
   }
 
-  /** The one made last belongs to somebody else from now on. */
-  giveAway(): void {
-    this.#made.pop();
+  /** Gives the one made last to somebody else, where he takes it. */
+  offerLast(take: (owned: OwnedMatrix) => boolean): void {
+    const last = this.#made.at(-1);
+    if (last !== undefined && take(last)) this.#made.pop();
   }
 
   /** Contexts whose graphs hold the matrices must be freed before. @param from frees the matrices made after so many */
   close(from = 0): void {
-    for (const { context, buffer } of this.#made.splice(from)) {
-      this.#api.ggml_backend_buffer_free(buffer);
-      this.#api.ggml_free(context);
-    }
+    freeMatrices(this.#api, this.#made.splice(from));
   }
 }
+
+function freeMatrices(api: Pick<Ggml, "ggml_backend_buffer_free" | "ggml_free">, owned: readonly OwnedMatrix[]): void {
+  for (const { context, buffer } of owned) {
+    api.ggml_backend_buffer_free(buffer);
+    api.ggml_free(context);
+  }
+}
+
+/** Frees what groups have given away, after all of their contexts. */
+export const freeShared = (llama: Llama, shared: SharedMatrices): void => freeMatrices(bindGgml(llama.base, ["ggml_backend_buffer_free", "ggml_free"]), shared.takeAll());
 
 /** Where matrices of a kind are found that other groups have made, and given to them. */
 export interface Sharing {
@@ -184,7 +192,7 @@ export abstract class DerivedMatrices implements Disposable {
   /**
    * Makes those that are not there yet.
    * @param sets addresses of ggml_tensors
-   * @throws {UserError} when the device has no room, or the file does not hold what is in memory; none of these are left then, but those given away
+   * @throws {UserError} when the device has no room, or the file does not hold what is in memory; none of these are left then, but those given to other groups, which stay until the process closes
    */
   make(sets: Iterable<readonly number[]>): void {
     const nBefore = this.matrices.n;
@@ -199,7 +207,7 @@ export abstract class DerivedMatrices implements Disposable {
         if (matrix === undefined) continue;
         this.#derived.set(key, matrix);
         made.push(key);
-        if (kind !== undefined && shared === undefined && matrices?.give(kind, parts, matrix) === true) this.matrices.giveAway();
+        if (kind !== undefined && shared === undefined) this.matrices.offerLast((owned) => matrices?.give(kind, parts, owned) === true);
       }
     } catch (error) {
       for (const key of made) this.#derived.delete(key);

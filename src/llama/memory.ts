@@ -65,7 +65,8 @@ export function weightBytes(path: string, nTrunkLayers: number, loadsMtp: boolea
  */
 export function besideBytes({ path, nTrunkLayers }: { readonly path: string; readonly nTrunkLayers: number }, headPaths: readonly string[], nDraftTokens: number, edits: readonly GraphEditName[]): { readonly shared: number; readonly each: number } {
   const { tensors } = readGguf(path);
-  const trunk = tensors.filter(({ name }) => !(Number(/^blk\.(\d+)\./.exec(name)?.[1] ?? -1) >= nTrunkLayers) && name !== "output.weight" && name !== "token_embd.weight");
+  const isMtp = ({ name }: GgufTensor): boolean => Number(/^blk\.(\d+)\./.exec(name)?.[1] ?? -1) >= nTrunkLayers;
+  const trunk = tensors.filter((tensor) => !isMtp(tensor) && tensor.name !== "output.weight" && tensor.name !== "token_embd.weight");
   const own = (edits.includes("bf16-copies") ? bytesOfCopies(trunk) : 0) + editBytes(trunk, lmHeadOf(tensors, false), edits);
   let [shared, each] = [own, 0];
   for (const headPath of headPaths) {
@@ -74,8 +75,9 @@ export function besideBytes({ path, nTrunkLayers }: { readonly path: string; rea
     const nVocab = lmHead?.shape[1] ?? 0;
     const isShort = nDraftTokens > 0 && nDraftTokens < nVocab;
     if (isShort) each += ((lmHead?.sizeBytes ?? 0) / nVocab) * nDraftTokens;
-    // A head in the target's file takes the target's LM head.
-    if (headPath !== path) shared += editBytes(head, isShort ? undefined : lmHead, edits);
+    // A head in the target's file takes the target's LM head, unless it has one of its own.
+    const isTargets = headPath === path && lmHead === lmHeadOf(head, false);
+    shared += editBytes(headPath === path ? head.filter(isMtp) : head, isShort || isTargets ? undefined : lmHead, edits);
   }
   return { shared, each };
 }

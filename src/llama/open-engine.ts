@@ -11,13 +11,14 @@ import type { TraceSink } from "../engine/trace.ts";
 import { UserError, errorMessage } from "../util/errors.ts";
 import type { Barrier } from "../util/barrier.ts";
 import { createBackend, loadModels, type BackendOptions, type LlamaBackend, type SharedModels } from "./backend.ts";
+import { freeShared } from "./device-matrix.ts";
 import { measureCosts } from "./measure-costs.ts";
 import { deviceMemory, isGpu, type Device } from "./devices.ts";
 import { draftVocabOf } from "./draft-vocab.ts";
 import { automaticEdits } from "./graph-edits.ts";
 import { loadLlama, selectDevices } from "./library.ts";
 import type { Model } from "./model.ts";
-import { sharedMatrixMemory } from "./shared-matrices.ts";
+import { sharedMatrixMemory, SharedMatrices } from "./shared-matrices.ts";
 import type { Pointer } from "./structs.ts";
 
 export interface OpenEngineHooks {
@@ -131,17 +132,19 @@ function backendOptions(options: EngineOptions, hooks: Pick<OpenEngineHooks, "pr
   };
 }
 
-/** Loads what several engines of one process share. The caller frees it after they are closed. */
+/** Loads what several engines of one process share. The caller frees it, and what they have made for each other, after they are closed. */
 export function loadShared(options: EngineOptions, progress: (fraction: number, what: string) => void): { readonly models: SharedModels; readonly loadedBytes: () => number; close(): void } {
   const llama = loadLlama({ llamaDir: options.llamaDir, device: options.device });
   const gpus = options.gpuLayers > 0 ? selectDevices(llama, options.device ?? "auto") : [];
   const before = usedBytes(llama.deviceApi, gpus);
   const open: Model[] = [];
   const { model, headModels } = loadModels(backendOptions(options, { progress }, gpus), (loaded) => (open.push(loaded), loaded));
+  const matrices = sharedMatrixMemory();
   return {
-    models: { model: model.pointer, heads: headModels.map((head) => head.pointer), matrices: sharedMatrixMemory() },
+    models: { model: model.pointer, heads: headModels.map((head) => head.pointer), matrices },
     loadedBytes: () => usedBytes(llama.deviceApi, gpus) - before,
     close: () => {
+      freeShared(llama, new SharedMatrices(matrices));
       for (const loaded of open.toReversed()) loaded.close();
     },
   };

@@ -5,6 +5,7 @@ import { expect, test } from "vitest";
 import { readGgufHeader } from "../../src/gguf/reader.ts";
 import { namedShapes } from "../../src/gguf/synth/shapes.ts";
 import { synthesize } from "../../src/gguf/synth/synthesize.ts";
+import type { GraphEditName } from "../../src/config/engine-options.ts";
 import { besideBytes, estimateMemory, parseContextMemory } from "../../src/llama/memory.ts";
 import { tinyHead, tinyTrunk } from "./tiny-model.ts";
 
@@ -62,6 +63,9 @@ test("a shorter LM head is counted by its rows, copies by the weights of the tru
     expect(besideBytes(facts, [], 0, ["f16-copies"]).shared).toBe(halves);
     const joined = besideBytes(facts, [], 0, ["joined-products", "joined-norms"]).shared;
     expect(joined).toBe((3 * (512 + 256 + 4 + 4) + (512 + 128 + 128)) * 136);
+    // The MTP layer's router, and its three matrices of attention in Q6_K.
+    const ofHead = (edits: readonly GraphEditName[]): number => besideBytes(facts, [file], 0, edits).shared - besideBytes(facts, [], 0, edits).shared;
+    expect([ofHead(["f16-copies"]), ofHead(["joined-products"]), ofHead(["bf16-copies", "bf16-head"])]).toEqual([256 * 4 * 2, (512 + 128 + 128) * 210, 0]);
     // The LM head of 1,024 by 256: a head in the same file takes the same copy, one in a file of its own another, and none where it is short.
     const [lmHead, other] = [1024 * 256 * 2, path.join(folder, "other.gguf")];
     fs.copyFileSync(file, other);
