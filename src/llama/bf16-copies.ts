@@ -13,9 +13,9 @@ import koffi from "koffi";
 import type { GgufTensor } from "../gguf/header.ts";
 import { ggmlType, knownType, type GgmlType } from "../gguf/types.ts";
 import { UserError } from "../util/errors.ts";
-import { DerivedMatrices, type Sharing, type StoredRows } from "./device-matrix.ts";
+import { DerivedMatrices, isMatrix, type Sharing, type StoredRows } from "./device-matrix.ts";
 import { bindGgml, type Ggml } from "./ggml-ops.ts";
-import { isLeaf, tensorAt, typeOf, words } from "./graph-surgery.ts";
+import { isStored, sizesOf, tensorAt, typeOf } from "./graph-surgery.ts";
 import type { Llama } from "./library.ts";
 import type { Pointer } from "./structs.ts";
 
@@ -34,7 +34,6 @@ export class Bf16Copies extends DerivedMatrices {
   readonly #api: Pick<Ggml, "ggml_fp32_to_bf16_row">;
   readonly #traitsOf: (typeId: number) => Pointer;
   readonly #toFloat = koffi.proto("void", ["void *", "void *", "int64_t"]);
-
   readonly #mostElements: number;
 
   /** @param mostElements of a matrix that is copied */
@@ -45,18 +44,10 @@ export class Bf16Copies extends DerivedMatrices {
     this.#traitsOf = llama.base.func("ggml_get_type_traits", "void *", ["int32_t"]) as (typeId: number) => Pointer;
   }
 
-  /** A copy of matrices of one width, joined; of quantized ones only. */
+  /** A copy of quantized matrices only. */
   protected derive(parts: readonly Pointer[]): Pointer | undefined {
-    const [first] = parts;
-    const all = parts.map((weights) => tensorAt(weights));
-    if (first === undefined || !all.every((fields) => isCopiedLeaf(fields, this.#mostElements))) return undefined;
-    const stored = parts.map((weights) => this.matrices.stored(weights));
-    const values = (part: StoredRows): Generator<Uint8Array> => this.#valuesOf(part);
-    const data = function* (): Generator<Uint8Array> {
-      for (const part of stored) yield* values(part);
-    };
-    const nRows = all.reduce((sum, fields) => sum + Number(fields[words.ne1]), 0);
-    return this.matrices.make(first, bf16.id, [Number(all[0]?.[words.ne0]), nRows], data());
+    const areCopied = parts.map((weights) => tensorAt(weights)).every((fields) => isStored(fields) && isCopied(ggmlType(typeOf(fields)), sizesOf(fields), this.#mostElements));
+    return areCopied ? this.joined(parts, bf16.id, (stored) => this.#valuesOf(stored)) : undefined;
   }
 
   *#valuesOf(stored: StoredRows): Generator<Uint8Array> {
@@ -76,16 +67,7 @@ export class Bf16Copies extends DerivedMatrices {
   }
 }
 
-function isCopiedLeaf(fields: BigUint64Array, mostElements: number): boolean {
-  const type = ggmlType(typeOf(fields));
-  const sizes = [0, 1, 2, 3].map((i) => Number(fields[words.ne0 + i]));
-  return isLeaf(fields) && fields[words.buffer] !== 0n && isCopied(type, sizes, mostElements);
-}
-
-function isCopied(type: GgmlType | undefined, sizes: readonly number[], mostElements: number): boolean {
-  const [width = 1, nRows = 1, ...others] = sizes;
-  return type !== undefined && type.blockSize > 1 && nRows > 1 && others.every((n) => n === 1) && width * nRows <= mostElements;
-}
+const isCopied = (type: GgmlType | undefined, sizes: readonly number[], mostElements: number): boolean => type !== undefined && type.blockSize > 1 && isMatrix(sizes, mostElements);
 
 /** Bytes of the copies of these tensors. Those whose products are stacks are never copied, so it may be less. */
 export const bytesOfCopies = (tensors: readonly GgufTensor[]): number => tensors.reduce((sum, { type, shape, nElements }) => (isCopied(type, shape, mostCopied) ? sum + nElements * bf16.blockBytes : sum), 0);

@@ -8,7 +8,7 @@ import { readGguf } from "../gguf/split.ts";
 import { UserError } from "../util/errors.ts";
 import { readFully } from "../util/files.ts";
 import { bindGgml, type Ggml } from "./ggml-ops.ts";
-import { tensorAt, typeOf, words } from "./graph-surgery.ts";
+import { sizesOf, tensorAt, typeOf, words } from "./graph-surgery.ts";
 import type { Llama } from "./library.ts";
 import type { OwnedMatrix, SharedMatrices } from "./shared-matrices.ts";
 import type { Nullable, Pointer } from "./structs.ts";
@@ -42,6 +42,11 @@ export function bindIsOnHost(llama: Llama): (tensor: Pointer) => boolean {
     const buffer = tensorAt(tensor)[words.buffer] as bigint;
     return buffer !== 0n && api.ggml_backend_buft_is_host(api.ggml_backend_buffer_get_type(buffer));
   };
+}
+
+/** Whether these are sizes of a matrix, and of no more elements. */
+export function isMatrix([width = 1, nRows = 1, ...others]: readonly number[], mostElements: number): boolean {
+  return nRows > 1 && others.every((n) => n === 1) && width * nRows <= mostElements;
 }
 
 /** Rows of one tensor of a file, as they are stored. */
@@ -186,8 +191,20 @@ export abstract class DerivedMatrices implements Disposable {
     this.#sharing = sharing;
   }
 
-  /** @param parts of one matrix; undefined: of these none is made */
+  /** @param parts of one matrix, all of one width; undefined: of these none is made */
   protected abstract derive(parts: readonly Pointer[]): Pointer | undefined;
+
+  /** Their rows one behind the other in ggml's type `typeId`, beside the first. @param bytesOf the rows of one in that type */
+  protected joined(parts: readonly Pointer[], typeId: number, bytesOf: (stored: StoredRows) => Iterable<Uint8Array>): Pointer | undefined {
+    const [first] = parts;
+    if (first === undefined) return undefined;
+    const stored = parts.map((weights) => this.matrices.stored(weights));
+    const sizes = parts.map((weights) => sizesOf(tensorAt(weights)) as [number, number, number, number]);
+    const all = function* (): Generator<Uint8Array> {
+      for (const part of stored) yield* bytesOf(part);
+    };
+    return this.matrices.make(first, typeId, [sizes[0]?.[0] as number, sizes.reduce((sum, [, nRows]) => sum + nRows, 0)], all());
+  }
 
   /**
    * Makes those that are not there yet.

@@ -5,6 +5,7 @@
  * Offsets are those of ggml 0.25 (ggml.h); `bindGraphOps` checks them against tensors of our own.
  */
 import koffi from "koffi";
+import { knownType } from "../gguf/types.ts";
 import { bindGgml, type Ggml } from "./ggml-ops.ts";
 import type { Llama } from "./library.ts";
 import type { Pointer } from "./structs.ts";
@@ -15,9 +16,7 @@ export const tensorBytes = 336;
 /** Sources of a node (GGML_MAX_SRC). */
 export const mostSources = 10;
 const lowerHalf = 0xffff_ffffn;
-/** GGML_TYPE_I32, GGML_TYPE_I64. */
-const i32 = 26;
-const i64 = 27;
+const [i32, i64] = [knownType("I32").id, knownType("I64").id];
 
 const functions = [
   "ggml_init",
@@ -88,6 +87,11 @@ const opOf = (tensor: BigUint64Array): number => Number((tensor[words.op] as big
 const parameterOf = (tensor: BigUint64Array): number => Number((tensor[words.op] as bigint) >> 32n);
 /** Weights or an input: nothing computes it. */
 export const isLeaf = (tensor: BigUint64Array): boolean => opOf(tensor) === 0;
+
+/** Has memory before any graph is computed: weights or a cache. */
+export const isStored = (tensor: BigUint64Array): boolean => isLeaf(tensor) && tensor[words.buffer] !== 0n;
+/** In all dimensions. */
+export const sizesOf = (tensor: BigUint64Array): number[] => [0, 1, 2, 3].map((i) => Number(tensor[words.ne0 + i]));
 
 /** GGML_OP_NONE: the node keeps its place and its memory in the graph, and no backend computes it. */
 function setIdle(tensor: BigUint64Array): void {

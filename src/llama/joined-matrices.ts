@@ -1,21 +1,14 @@
 /** Matrices of one width and type, one behind the other in one, on the device that has the first of them. */
 import type { GgufTensor } from "../gguf/header.ts";
 import { DerivedMatrices } from "./device-matrix.ts";
-import { tensorAt, typeOf, words } from "./graph-surgery.ts";
+import { tensorAt, typeOf } from "./graph-surgery.ts";
 import type { Pointer } from "./structs.ts";
 
 export class JoinedMatrices extends DerivedMatrices {
+  /** @param parts of one type */
   protected derive(parts: readonly Pointer[]): Pointer | undefined {
     const [first] = parts;
-    if (first === undefined) return undefined;
-    const all = parts.map((weights) => tensorAt(weights));
-    const nRows = all.reduce((sum, fields) => sum + Number(fields[words.ne1]), 0);
-    const stored = parts.map((weights) => this.matrices.stored(weights));
-    const fields = all[0] as BigUint64Array;
-    const rows = function* (): Generator<Uint8Array> {
-      for (const part of stored) yield* part.all();
-    };
-    return this.matrices.make(first, typeOf(fields), [Number(fields[words.ne0]), nRows], rows());
+    return first === undefined ? undefined : this.joined(parts, typeOf(tensorAt(first)), (stored) => stored.all());
   }
 }
 

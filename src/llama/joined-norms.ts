@@ -3,14 +3,14 @@
  * four kernels of one to three microseconds on an H200. They lie beside each other, so one norm takes both, and ggml-cuda makes
  * one kernel of a norm and a product by constants: the same numbers, multiplied in the same order.
  */
+import { knownType } from "../gguf/types.ts";
 import { DeviceMatrices } from "./device-matrix.ts";
 import type { Addition, GraphNodes } from "./graph-nodes.ts";
-import { isLeaf, tensorAt, words, type GraphOps } from "./graph-surgery.ts";
+import { isStored, tensorAt, words, type GraphOps } from "./graph-surgery.ts";
 import type { Llama } from "./library.ts";
 import type { Pointer } from "./structs.ts";
 
-/** GGML_TYPE_F32. */
-const f32 = 0;
+const f32 = knownType("F32").id;
 /** Nodes from one norm to the other, at most. */
 const mostBetween = 6;
 /** A view, a norm and a product. */
@@ -117,7 +117,7 @@ function weightsBefore(nodes: GraphNodes, from: number): Pointer | undefined {
     const next: number[] = [];
     for (const address of level) {
       const fields = tensorAt(BigInt(address));
-      if (isLeaf(fields) && fields[words.buffer] !== 0n) return BigInt(address);
+      if (isStored(fields)) return BigInt(address);
       for (let k = 0; k < 2; k++) {
         const source = Number(fields[words.src0 + k]);
         if (source !== 0) next.push(source);

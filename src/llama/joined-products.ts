@@ -11,8 +11,9 @@
  * product becomes a copy into order. A gate that goes through SiLU becomes a gated unit of whole rows, which can.
  */
 import { ggmlType } from "../gguf/types.ts";
+import { isMatrix } from "./device-matrix.ts";
 import { isViewOp, viewsOf, type Addition, type GraphNodes, type Reading } from "./graph-nodes.ts";
-import { isLeaf, tensorAt, typeOf, words, type GraphOps } from "./graph-surgery.ts";
+import { isStored, sizesOf, tensorAt, typeOf, type GraphOps } from "./graph-surgery.ts";
 import type { Pointer } from "./structs.ts";
 
 /** Beyond that other kernels multiply quantized matrices, whose sums depend on the size of the matrix. */
@@ -53,8 +54,7 @@ export function findJoins(ops: GraphOps, nodes: GraphNodes, products: readonly P
 function joinableType(weights: Pointer): number | undefined {
   const fields = tensorAt(weights);
   const type = typeOf(fields);
-  const isMatrix = fields[words.ne1] !== 1n && fields[words.ne2] === 1n && fields[words.ne3] === 1n;
-  return isLeaf(fields) && fields[words.buffer] !== 0n && isMatrix && (ggmlType(type)?.blockSize ?? 1) > 1 ? type : undefined;
+  return isStored(fields) && isMatrix(sizesOf(fields), Infinity) && (ggmlType(type)?.blockSize ?? 1) > 1 ? type : undefined;
 }
 
 /**

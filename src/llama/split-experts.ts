@@ -8,12 +8,12 @@
  * row, us a layer, by the kernel for matrices and so: 168 and 121 for 16 rows; 289 and 175 for 24; 362 and 230 for 32; 487 and
  * 338 for 48. Four rows are best, or three; five to eight take up to 3% more, two 20%, one 80%.
  */
-import { ggmlType } from "../gguf/types.ts";
+import { ggmlType, knownType } from "../gguf/types.ts";
 import { viewsOf, type Addition, type GraphNodes } from "./graph-nodes.ts";
 import { tensorAt, typeOf, words, type GraphOps } from "./graph-surgery.ts";
 import type { Pointer } from "./structs.ts";
 
-/** Nine rows take twice as long as eight, and from 136 on (not measured between 48 and 145) the kernel for matrices is faster. */
+/** Nine rows take twice as long as eight; from 136 on the kernel for matrices is faster, by what 48 rows and 145 take told as few. */
 export const expertRows = { least: 9, most: 128 } as const;
 
 /**
@@ -26,9 +26,7 @@ const toldRows = [4, 3] as const;
 const nodesOfPart = 9;
 const sharedNodes = 2;
 
-/** GGML_TYPE_F32, GGML_TYPE_I32. */
-const [f32, i32] = [0n, 26n];
-const numberBytes = 4;
+const [f32, i32] = [knownType("F32"), knownType("I32")];
 
 /**
  * For the last product of a layer's experts at `index`, where they are a SwiGLU of products of the same rows.
@@ -61,8 +59,8 @@ export function splitExperts(ops: GraphOps, context: Pointer, nodes: GraphNodes,
     const given = ggml.ggml_view_3d(context, BigInt(rowsAt), width, 1, n, rowBytes, rowBytes, from * rowBytes);
     // What is told as it is needs no repetition: one row serves all its experts.
     const input = n === told ? given : ggml.ggml_reshape_3d(context, ggml.ggml_repeat_4d(context, given, width, nUsed, n, 1), width, nTold, told);
-    const ids = ggml.ggml_view_2d(context, choice, nTold, told, nTold * numberBytes, from * nUsed * numberBytes);
-    tensorAt(ids)[words.type] = withType(ids, i32);
+    const ids = ggml.ggml_view_2d(context, choice, nTold, told, nTold * i32.blockBytes, from * nUsed * i32.blockBytes);
+    tensorAt(ids)[words.type] = withType(ids, i32.id);
     const gated = ggml.ggml_swiglu_split(context, ggml.ggml_mul_mat_id(context, gateWeights, input, ids), ggml.ggml_mul_mat_id(context, upWeights, input, ids));
     return ggml.ggml_mul_mat_id(context, downWeights, gated, ids);
   });
@@ -93,12 +91,12 @@ export function splitExperts(ops: GraphOps, context: Pointer, nodes: GraphNodes,
 /** Chosen experts [nUsed, nRows] one behind the other, as floats: a copy moves their bits, and backends copy no integers that lie apart. */
 function inOrder({ ggml }: GraphOps, context: Pointer, chosen: Pointer, nUsed: number, nRows: number, rowBytes: number): Pointer {
   const view = ggml.ggml_view_2d(context, chosen, nUsed, nRows, rowBytes, 0);
-  tensorAt(view)[words.type] = withType(view, f32);
+  tensorAt(view)[words.type] = withType(view, f32.id);
   return ggml.ggml_cont(context, view);
 }
 
 /** The first word of a tensor, whose lower half is its type. */
-const withType = (tensor: Pointer, type: bigint): bigint => (((tensorAt(tensor)[words.type] as bigint) >> 32n) << 32n) | type;
+const withType = (tensor: Pointer, typeId: number): bigint => (((tensorAt(tensor)[words.type] as bigint) >> 32n) << 32n) | BigInt(typeId);
 
 /** The gated unit before the last product and its two products, used by nothing else. */
 function innerOf(ops: GraphOps, nodes: GraphNodes, down: number): { readonly glu: number; readonly gate: number; readonly up: number } | undefined {

@@ -8,6 +8,7 @@
  *
  * ggml adds no integers, so a place is put together of floats, which hold each one below 2^24.
  */
+import { knownType } from "../gguf/types.ts";
 import type { GraphOps } from "./graph-surgery.ts";
 import type { Pointer } from "./structs.ts";
 
@@ -16,8 +17,7 @@ export const manyParts = 64;
 /** Below that one stage is as fast. */
 const leastNumbers = 1 << 16;
 const mostNumbers = 1 << 24;
-/** GGML_TYPE_F32, GGML_TYPE_I32. */
-const [f32, i32] = [0, 26];
+const [f32, i32] = [knownType("F32").id, knownType("I32").id];
 
 /** Whether rows of so many numbers are cut into so many parts. */
 export const isStaged = (n: number, nParts: number): boolean => nParts > 1 && n >= leastNumbers && n <= mostNumbers && n % nParts === 0;
